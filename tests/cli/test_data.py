@@ -66,7 +66,7 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
         (
             TABLE.with_columns(bmi=pl.Series(["25.5", "tall", *map(str, range(78))])),
             [],
-            "a.csv: column bmi has 1 values that are no numbers, the first is 'tall' in line 3 (client",
+            "a.csv: column bmi has 1 text among its numbers, the first is 'tall' in line 3 (client",
         ),
         (
             TABLE.with_columns(bmi=pl.Series([f"{n},450.00" for n in range(10, 90)])),

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from coterie.clients.tasks.task import Targets, mix_logits, mix_logs, task
 from coterie.clients.tasks.weights import WeightedTask, as_weights
-from coterie.errors import BadInput, count_of, shorten
+from coterie.errors import BadInput, shorten
 
 
 @task("classification")
@@ -101,9 +101,8 @@ class Binary(WeightedTask):
         """
         found = read_classes(values, where, notes, 2 if known == 1 else known)
         if found.classes != 2:
-            raise BadInput(
-                f"{where}: the labels have {count_of(found.classes, 'value')}; task.name = 'binary' needs two"
-            )
+            there = "is 1 class" if found.classes == 1 else f"are {found.classes} classes"
+            raise BadInput(f"{where}: there {there}; task.name = 'binary' needs two")
         return self.check_weights(replace(found, outputs=1))
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:

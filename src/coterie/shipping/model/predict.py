@@ -232,7 +232,8 @@ def _as_samples(columns: Columns, inputs: NDArray[Any], about: About, notes: lis
         absent = int(is_unlabelled(labels, task.one_class).sum())
         if absent:
             said = "how many are right" if task.one_class else "how good the predictions are"
-            notes.append(f"without a label: {absent:,} of {count_of(len(labels), 'sample')}, so {said} is not said")
+            have = "has" if absent == 1 else "have"
+            notes.append(f"{absent:,} of {len(labels):,} samples {have} no label, so {said} is not said")
             labels = None
     known = about.classes if about.labels is None else about.labels
     targets = None if labels is None else task.read_targets(labels, columns.where, notes, known).values

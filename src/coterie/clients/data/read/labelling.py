@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie.clients.data.read.columns import MISSING_TEXTS, Columns
 from coterie.clients.tasks import CLASSIFICATION, Regression, Task
 from coterie.clients.tasks.classification import is_whole
-from coterie.errors import BadInput, count_of
+from coterie.errors import BadInput
 
 MOST_CLASSES = 20
 """Different whole numbers that are taken for classes whatever they are; of more, 0, 1, … and 1, 2, … alone."""
@@ -110,7 +110,8 @@ def leave_out_unlabelled(columns: Columns, task: Task, notes: list[str]) -> Colu
         return columns
     if empty.all():
         raise BadInput(f"{columns.where}: no sample has a label; training needs some")
-    notes.append(f"left out for want of a label: {empty.sum():,} of {count_of(len(empty), 'sample')}")
+    have, were = ("has", "was") if empty.sum() == 1 else ("have", "were")
+    notes.append(f"{empty.sum():,} of {len(empty):,} samples {have} no label and {were} left out")
     kept = columns.take(~empty)
     labels = kept.labels
     assert labels is not None

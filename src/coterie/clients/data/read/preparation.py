@@ -351,7 +351,8 @@ def handle_missing(
         inputs[absent] = 0
         notes.append(f"{absent.sum():,} missing values were set to 0")
     elif known.missing == "drop":
-        notes.append(f"left out, because a value is missing: {rows.sum():,} of {count_of(len(rows), 'sample')}")
+        were = "was" if rows.sum() == 1 else "were"
+        notes.append(f"{rows.sum():,} of {len(rows):,} samples {were} left out, because a value is missing")
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
@@ -370,8 +371,9 @@ def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Pr
         lacking = [f"{name} ({count})" for name, count in counts.items() if count]
         per = f" in {shorten(lacking)}"
     count = int(rows.sum()) if known.columns else int(absent.sum())
-    whole, what = (len(rows), "row") if known.columns else (absent.size, "value")
-    return f"missing from {count:,} of {count_of(whole, what)}{per}; {advice}"
+    lack, are = ("lacks", "is") if count == 1 else ("lack", "are")
+    whole, what = (len(rows), f"rows {lack} a value") if known.columns else (absent.size, f"values {are} missing")
+    return f"{count:,} of {whole:,} {what}{per}; {advice}"
 
 
 def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], right: str = FINITE) -> BadInput:
