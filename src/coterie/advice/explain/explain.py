@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 MOST_EPOCHS = 10
 """Epochs that clients try at most; of more, time and samples are scaled."""
-MOST_BYTES = 1_000_000_000
+MOST_BYTES = 400_000_000
 """Bytes of models in one exchange that are tried at most; of more, a smaller cohort is asked, and costs scaled."""
 
 
