@@ -138,6 +138,12 @@ class CellLines(Watcher):
     def stop(self) -> None:
         """Release the terminal; stopping twice is harmless."""
 
+    def tell_first(self, sentences: Sequence[str]) -> None:
+        """Print notes before the first run, which the runs' own then do not repeat."""
+        for sentence in sentences:
+            self.say(f"note: {sentence}", "yellow")
+        self._told.update(sentences)
+
     def tell_notes(self, beside: Sequence[str] = ()) -> None:
         """Print what the runs have noted since, each note once in all, with the first that say it.
 
