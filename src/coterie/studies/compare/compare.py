@@ -115,8 +115,8 @@ def run_comparison(
                 comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune, tell_later)
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
-                left = f"{tried} of at most {count_of(planned, 'trial')} are finished; "
-                f"{count_of(_count_cells(comparison), 'run')} to follow"
+                follow = f"{count_of(_count_cells(comparison), 'run')} to follow"
+                left = f"{tried} of at most {count_of(planned, 'trial')} are finished; {follow}"
                 return Compared(comparison, where, {}, None, None, "interrupted", left=left)
             notes += tuning.describe_shortfalls(comparison, trials, tune)
             write_whole(where.path / "tuning.parquet", encode(trials, tuning.TUNING))
