@@ -67,6 +67,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
+def count_of(number: int, what: str) -> str:
+    """Write a number of things: `1 client`, `2 clients`, `1,000 clients`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 def shorten(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Return the first of many names as a message lists them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -61,12 +61,12 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
             TABLE.with_columns(GAPS),
             [],
             "a.csv: column bmi has no value in line 43 (client west); "
-            "1 of 80 rows lack a value in bmi (1); data.missing = mean, drop or zero",
+            "1 of 80 rows lacks a value in bmi (1); data.missing = mean, drop or zero",
         ),
         (
             TABLE.with_columns(bmi=pl.Series(["25.5", "tall", *map(str, range(78))])),
             [],
-            "a.csv: column bmi has 1 values that are no numbers, the first is 'tall' in line 3 (client",
+            "a.csv: column bmi has 1 text among its numbers, the first is 'tall' in line 3 (client",
         ),
         (
             TABLE.with_columns(bmi=pl.Series([f"{n},450.00" for n in range(10, 90)])),

@@ -1,5 +1,6 @@
 """What a newcomer meets: other libraries' words, help as it is written, tables as wide as asked."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,44 @@ def test_of_many_columns_the_nearest_are_named_first(terminal: Terminal) -> None
         ended = terminal("run", "fedavg", "--data", "wide.csv", "--set", f"data.{key}={wrong}", "--set", named)
         assert ended.code == 2
         assert ended.err.split("one of ")[1].startswith(meant)
+
+
+def test_who_the_clients_are_is_asked_until_it_is_answered(terminal: Terminal) -> None:
+    Path("hospitals").mkdir()
+    for name in ("north", "south"):
+        rows = [f"{row % 7},{'abc'[row % 3]},{row % 2}" for row in range(60)]
+        Path(f"hospitals/{name}.csv").write_text("\n".join(["age,ward,label", *rows]), "utf-8")
+    words = ("run", "fedavg", "--data", "hospitals", "--rounds", "1", "--baselines", "none")
+    for answer, asks in (((), True), (("--split", "by-user"), False), (("--set", "client=ward"), False)):
+        ended = terminal(*words, *answer)
+        assert ended.code == 0, ended.err
+        assert ("client=ward" in ended.out) == asks
+
+
+def write_hospitals(names: Iterable[str], lacks: str = "") -> None:
+    Path("hospitals").mkdir()
+    for name in names:
+        rows = [f"{'' if name == lacks and row == 5 else row % 7},{row % 2}" for row in range(60)]
+        Path(f"hospitals/{name}.csv").write_text("\n".join(["age,label", *rows]), "utf-8")
+
+
+@pytest.mark.parametrize("words", [["--rounds", "0"], ["--clients", "0"], ["--set", "task.name=nothing"]])
+def test_missing_values_are_told_with_other_mistakes(terminal: Terminal, words: list[str]) -> None:
+    write_hospitals(["north", "south"], lacks="south")
+    ended = terminal("run", "fedavg", "--data", "hospitals", *words)
+    assert ended.code == 2
+    first, second = ended.err.splitlines()
+    assert "age" not in first
+    assert "age" in second
+    assert "data.missing" in second
+    assert "age" not in terminal("run", "fedavg", "--data", "hospitals", *words, "--set", "missing=mean").err
+
+
+@pytest.mark.parametrize("name", ["notes.csv", "notes.txt", "north.xlsx", ".DS_Store", "._north.csv"])
+def test_a_stray_file_in_a_folder_is_named_and_blamed_on_no_setting(terminal: Terminal, name: str) -> None:
+    write_hospitals(["north", "south", "west"])
+    Path("hospitals", name).write_text("These are notes.\n", "utf-8")
+    ended = terminal("run", "fedavg", "--data", "hospitals", "--rounds", "1", "--baselines", "none")
+    assert ended.code == (2 if name == "notes.csv" else 0)
+    assert (name in ended.out + ended.err) == (not name.startswith("."))
+    assert "data.label" not in ended.err

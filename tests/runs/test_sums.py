@@ -220,7 +220,7 @@ def test_workers_give_the_bits_of_one_process(workers: int, method: dict[str, An
     assert_equal(alone, many)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "feddane", "scaffold"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "feddane", "scaffold", "partial-pooling"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_is_out_of_proportion_is_left_out_of_sums(method: str, workers: int, player: Player) -> None:
     """Clients that keep a state are asked once more from the one with which the exchange began."""

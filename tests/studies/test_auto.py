@@ -128,3 +128,13 @@ def test_a_candidate_that_there_is_not_is_refused(terminal: Terminal) -> None:
     assert refused.code == 2
     assert "halves" in refused.err
     assert not Path("comparisons").exists()
+
+
+@pytest.mark.slow
+def test_what_is_to_be_known_of_the_data_is_said_before_the_search(terminal: Terminal) -> None:
+    rows = [f"{row % 4},{row % 7},{1e5 * (row % 5)},{row % 2}" for row in range(160)]
+    Path("wards.csv").write_text("\n".join(["client,age,income,label", *rows]), "utf-8")
+    ended = terminal("auto", "wards.csv", "--only", "linear", "--rounds", "1", "--seeds", "1", "--no-run")
+    assert ended.code == 0, ended.err
+    assert "standardise" in ended.out.partition("tuning")[0]
+    assert ended.out.count("standardise") == 1

@@ -12,7 +12,7 @@ from coterie.cli.flower_new import write_app
 from coterie.cli.live import format_clock
 from coterie.clients.data.federation import Federation
 from coterie.clients.data.read.datasets import find_problems
-from coterie.errors import print_escaped
+from coterie.errors import count_of, print_escaped
 from coterie.report.numbers import percent
 from coterie.runs.folder.run_folder import RunFolder, list_runs
 from coterie.runs.schema.experiment import Experiment, prepare
@@ -127,9 +127,9 @@ def _train(deployment: Deployment, app: Path, folder: str, say: Callable[[str], 
 def _progress(standing: FederationStatus) -> str:
     online = sum(client.online for client in standing.clients)
     if not standing.round:
-        return f"{online} clients are connected; first round …"
+        return f"connected: {count_of(online, 'client')}; first round …"
     groups = _format_groups([client.group for client in standing.clients])
-    return f"round {standing.round}/{standing.of}  {online} clients  groups {groups}"
+    return f"round {standing.round}/{standing.of}  {count_of(online, 'client')}  groups {groups}"
 
 
 def _format_groups(groups: Sequence[int | None]) -> str:

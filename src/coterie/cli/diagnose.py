@@ -19,7 +19,7 @@ from coterie.cli.options import (
     read_settings,
     with_options,
 )
-from coterie.errors import BadInput, nearest, shorten
+from coterie.errors import BadInput, count_of, nearest, shorten
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
     from coterie.clients.data.read.columns import Named
     from coterie.clients.data.read.files import ENDINGS, check_path, find_places, list_names, names_clients
     from coterie.runs.schema import toml
+    from coterie.runs.schema.names import find_missing_values
 
     data = tables.get("data")
     data = {"name": data} if isinstance(data, str) else data if isinstance(data, Mapping) else {}
@@ -222,13 +223,18 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
         column = None if check_path(path, labelled=False) else find_places(path)
         question = f"{path}: is each file a client, or does column {column!r} name the client?"
         flags = f"give --split by-user if each file is a client, or --set client={column}"
-        return [] if column is None else [f"{question} {flags}"]
-    if check_path(path, labelled=False) or names_clients(path, Named()):
-        return []
-    return [
-        f"{path}: which column names the client? give --set client=COLUMN, or deal samples out at random with "
-        f"--clients N; columns are {shorten(list_names(path))}"
-    ]
+        found = [] if column is None else [f"{question} {flags}"]
+    elif check_path(path, labelled=False) or names_clients(path, Named()):
+        found = []
+    else:
+        found = [
+            f"{path}: which column names the client? give --set client=COLUMN, or deal samples out at random with "
+            f"--clients N; columns are {shorten(list_names(path))}"
+        ]
+    label = toml.value_of(given["data.label"]) if "data.label" in given else data.get("label")
+    return found + (
+        find_missing_values({"name": str(path), "label": label}) if found and "missing" not in said else []
+    )
 
 
 def describe(
@@ -238,7 +244,7 @@ def describe(
     from coterie.cli.live import format_clock
     from coterie.report.numbers import volume
 
-    yield f"{diagnosis.clients} clients on {said}"
+    yield f"{count_of(diagnosis.clients, 'client')} on {said}"
     yield from (f"note: {note}" for note in diagnosis.notes)
     yield from diagnosis.sentences()
     for number, found in enumerate(suggestions, 1):
@@ -246,7 +252,9 @@ def describe(
         time = "" if found.seconds is None else f"; about {format_clock(found.seconds)} here"
         if found.up_bytes is not None and found.down_bytes is not None:
             rounds = experiment.run.rounds
-            time += f" and {volume(found.up_bytes)} up, {volume(found.down_bytes)} down in {rounds} rounds"
+            time += (
+                f" and {volume(found.up_bytes)} up, {volume(found.down_bytes)} down in {count_of(rounds, 'round')}"
+            )
         said = f"{number}. {found.method}{f' with {changes}' if changes else ''}: {found.reason}{time}"
         yield f"Which method? {said}" if number == 1 else f"              {said}"
     if diagnosis.true_groups_ari is not None:

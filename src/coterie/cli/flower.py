@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.options import Allow, give_typed
-from coterie.errors import BadInput, print_escaped
+from coterie.errors import BadInput, count_of, print_escaped
 from coterie.report.tables import Table, to_rich
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def data(
     for path, name, sizes in zip(
         write_parts(federation, into), federation.names, federation.bounds[:, [0, 3]].tolist(), strict=True
     ):
-        print_escaped(f"{path}  {name}, {sizes[1] - sizes[0]} samples")
+        print_escaped(f"{path}  {name}, {count_of(sizes[1] - sizes[0], 'sample')}")
     print_escaped(
         f'clients who load these files need in [data]: name = "remote", clients = {federation.n}, '
         f"features = {list(federation.features)}, classes = {federation.classes}"

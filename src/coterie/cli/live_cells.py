@@ -20,8 +20,10 @@ from coterie.studies.compare.cells import CellOutcome, Watcher
 from coterie.studies.compare.notes import gather_notes
 from coterie.studies.compare.spec import Cell
 
-MOST_SILENT_SECONDS = 30.0
-"""Without a terminal, after so long a silence a cell's next round is a line."""
+MOST_SILENT_SECONDS = 10.0
+"""Without a terminal, after so long a silence a line says how far a cell is."""
+SURE_SHARE, SURE_SECONDS = 0.05, 3.0
+"""The time left is said once so much of the work has been watched, for so many seconds."""
 
 
 @contextmanager
@@ -56,7 +58,14 @@ class CellLines(Watcher):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._said_at = time.monotonic()
+        self._said_at = self._began_at = time.monotonic()
+        self._later: int | None = None
+        """How many rounds follow the series of cells that runs now; None where it is no stage of many."""
+        self._most_left = 0
+        """The most rounds that were left at any time."""
+        self._rounds: dict[str, int] = {}
+        self._heard, self._heard_at = 0, 0.0
+        """How many rounds have ended while somebody watched, and when the first did."""
         self._notes: list[tuple[Cell, str]] = []
         self._has_tried = False
         self._runs: dict[str, int] = {}
@@ -64,18 +73,23 @@ class CellLines(Watcher):
         self._told: set[str] = set()
         self._told_kinds: set[tuple[str, str]] = set()
 
+    def later(self, rounds: int) -> None:
+        self._later = rounds
+
     def started(self, todo: Sequence[Cell], done: int) -> None:
         self._cells, self._done = len(todo) + done, done
-        self._rounds = {cell.key: 0 for cell in todo}
-        self._planned = {cell.key: cell.experiment.expected_rounds for cell in todo}
+        self._rounds = {cell.key: self._rounds.get(cell.key, 0) for cell in todo}
+        self._planned = {cell.key: cell.until or cell.experiment.expected_rounds for cell in todo}
         are_further = bool(self._runs) and not done
         for cell in todo:
             if not cell.trial:
                 self._runs.setdefault(cell.key, len(self._runs))
-        self._before: dict[str, int] = {}
         self._reached: dict[str, tuple[RunMetric, float]] = {}
         self._running: dict[str, Cell] = {}
-        self._since = time.monotonic()
+        is_first_stage = self._later is not None and not self._most_left
+        if self._later is None:
+            self._heard = self._most_left = 0
+        self._most_left = max(self._most_left, self._rounds_left())
         if todo:
             # Whoever has seen trials wants to know when the runs begin that count.
             tries = bool(todo[0].trial)
@@ -86,14 +100,18 @@ class CellLines(Watcher):
             rounds = set(self._planned.values())
             each = f", {count_of(rounds.pop(), 'round')}{' each' * (len(todo) > 1)}" if len(rounds) == 1 else ""
             there = f", of which {done} {'is' if done == 1 else 'are'} finished" if done else ""
-            self.say(f"{what}{there}{each}")
+            if self._later is None:
+                self.say(f"{what}{there}{each}")
+            elif is_first_stage:
+                self.say(f"about {count_of(self._most_left, 'round')} in all")
 
     def begun(self, cell: Cell) -> None:
         self._running[cell.key] = cell
 
     def round(self, cell: Cell, number: int, value: float | None, metric: RunMetric) -> None:
-        # Rounds of an earlier call took no time in this one, and do not count for the time left.
-        self._before.setdefault(cell.key, number - 1)
+        if not self._heard:
+            self._heard_at = time.monotonic()
+        self._heard += 1
         self._rounds[cell.key] = number
         self._planned[cell.key] = max(self._planned[cell.key], number)
         if value is not None:
@@ -110,11 +128,21 @@ class CellLines(Watcher):
         self._done += 1
         self._tell_ended(cell, outcome)
 
+    def waiting(self) -> None:
+        for cell in [*self._running.values()][:1]:
+            self._tell_round(cell)
+
     def phase(self, text: str) -> None:
         self.say(f"{text} …")
 
     def stop(self) -> None:
         """Release the terminal; stopping twice is harmless."""
+
+    def tell_first(self, sentences: Sequence[str]) -> None:
+        """Print notes before the first run, which the runs' own then do not repeat."""
+        for sentence in sentences:
+            self.say(f"note: {sentence}", "yellow")
+        self._told.update(sentences)
 
     def tell_notes(self, beside: Sequence[str] = ()) -> None:
         """Print what the runs have noted since, each note once in all, with the first that say it.
@@ -149,28 +177,31 @@ class CellLines(Watcher):
         if cell.key in self._reached:
             metric, value = self._reached[cell.key]
             reached = f"  {metric.title} {measured(metric, value)}"
-        self.say(f"{self.count}  {cell.label}{reached}  {self.left}")
+        stage = f" to round {cell.until}" if cell.until else ""
+        self.say(f"{self.count}  {cell.label}{stage}{reached}  {self.left}")
 
     @property
     def count(self) -> str:
-        """Write how many cells are done, of how many."""
+        """Write how many cells are done, of how many; of one stage of many, the share of all rounds."""
+        if self._later is not None:
+            return f"{self._word} {1 - self._rounds_left() / max(1, self._most_left):4.0%}"
         return f"{self._word} {self._done:>{len(str(self._cells))}}/{self._cells}"
 
     @property
     def left(self) -> str:
-        """Estimate the time until the last round from the mean time of a round so far; empty before the first."""
-        seconds = self._seconds_left()
-        return "" if seconds is None else f"{format_clock(seconds)} left"
+        """Estimate the time until the last round from the mean time of a round so far; empty before it is known."""
+        left, seconds = self._rounds_left(), time.monotonic() - self._heard_at
+        if seconds < SURE_SECONDS or self._heard < 2 + SURE_SHARE * (self._heard + left):
+            return ""
+        return f"{format_clock(seconds / (self._heard - 1) * left)} left"
 
     def say(self, line: str, style: str = "") -> None:
         """Print a line."""
         self._said_at = time.monotonic()
         self._console.print(Text(line, style), soft_wrap=True)
 
-    def _seconds_left(self) -> float | None:
-        done = sum(self._rounds[key] - before for key, before in self._before.items())
-        left = sum(self._planned[key] - self._rounds[key] for key in self._planned)
-        return (time.monotonic() - self._since) / done * left if done else None
+    def _rounds_left(self) -> int:
+        return sum(self._planned[key] - self._rounds[key] for key in self._planned) + (self._later or 0)
 
 
 class LiveCells(CellLines):
@@ -178,7 +209,7 @@ class LiveCells(CellLines):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        # Every message of a cell renews it, so it needs no thread of its own.
+        # Every message of a cell, and every second without one, renews it, so it needs no thread of its own.
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
@@ -193,6 +224,9 @@ class LiveCells(CellLines):
 
     def round(self, cell: Cell, number: int, value: float | None, metric: RunMetric) -> None:
         super().round(cell, number, value, metric)
+        self._show()
+
+    def waiting(self) -> None:
         self._show()
 
     def _tell_round(self, cell: Cell) -> None:
@@ -212,8 +246,13 @@ class LiveCells(CellLines):
 
     def _picture(self) -> RenderableType:
         head = Table.grid(padding=(0, 2))
-        bar = ProgressBar(self._cells, self._done, width=24, complete_style="cyan", finished_style="green")
-        head.add_row(Text(self.count), bar, Text(self.left))
+        is_stage = self._later is not None
+        total, left = (
+            (self._most_left, self._rounds_left()) if is_stage else (self._cells, self._cells - self._done)
+        )
+        bar = ProgressBar(total, total - left, width=24, complete_style="cyan", finished_style="green")
+        seconds = format_clock(time.monotonic() - self._began_at)
+        head.add_row(Text(self.count), bar, Text(seconds), Text(self.left))
         rows = Table.grid(padding=(0, 2))
         for key, cell in self._running.items():
             rows.add_row(

@@ -216,6 +216,7 @@ def say_whose_model(about: About, notes: list[str]) -> None:
 def _print(predicted: Predictions) -> None:
     """Print what was predicted in short and, with labels, how good it is."""
     from coterie.cli.printing import make_console, say
+    from coterie.report.numbers import percent
     from coterie.shipping.model.predicted import Predicted, PredictedValues
 
     console = make_console()
@@ -230,7 +231,7 @@ def _print(predicted: Predictions) -> None:
         console.print(to_rich(_tabulate_metrics(predicted.metrics)))
     elif isinstance(predicted, Predicted) and predicted.correct is not None:
         count = len(predicted.classes)
-        say(f"accuracy {predicted.correct / count:.4f}: {predicted.correct:,} of {count:,} are right")
+        say(f"accuracy {percent(predicted.correct / count)}: {predicted.correct:,} of {count:,} are right")
 
 
 def _tabulate_metrics(metrics: Mapping[str, float]) -> Table:

@@ -12,7 +12,7 @@ import typer
 
 from coterie.cli.compare import FAILED
 from coterie.cli.options import Jobs, parse_whole_number
-from coterie.errors import BadInput, print_escaped, unknown
+from coterie.errors import BadInput, count_of, print_escaped, unknown
 
 if TYPE_CHECKING:
     from coterie.studies.compare.spec import Comparison
@@ -269,7 +269,7 @@ def _leave_out_kept(items: Sequence[Item], scale: str, keep: Path | None) -> lis
     results = read_last_results(items, None, keep)
     left = [item for item in items if assess(item, results.get((item.id, scale))) != "up to date"]
     if len(left) < len(items):
-        say(f"{len(items) - len(left)} of {len(items)} items are up to date at scale {scale} in {keep}")
+        say(f"{len(items) - len(left)} of {count_of(len(items), 'item')} are up to date at scale {scale} in {keep}")
     return left
 
 
@@ -285,9 +285,9 @@ def _print_plan(items: Sequence[Item], comparisons: Sequence[Comparison], folder
         mine = [cell for key, cell in cells.items() if key not in seen]
         todo = len(mine) - len(find_finished(mine, folder / "cells"))
         seen |= set(cells)
-        say(f"{item.id}: {todo} of {len(cells)} runs to do")
+        say(f"{item.id}: {todo} of {count_of(len(cells), 'run')} to do")
         left += todo
-    say(f"{left} runs to do in all")
+    say(f"{count_of(left, 'run')} to do in all")
 
 
 def _make_comparisons(items: Sequence[Item], scale: str, folder: Path) -> list[Comparison]:
@@ -337,7 +337,7 @@ def _run_item(
         outcomes = run_cells(cells, pool, jobs, observer)
     done = find_finished(cells, pool)
     if any(outcome.status == "interrupted" for outcome in outcomes.values()):
-        say(f"{item.id}: {len(done)} of {len(outcomes)} runs are finished")
+        say(f"{item.id}: {len(done)} of {count_of(len(outcomes), 'run')} are finished")
         raise KeyboardInterrupt
     labels = {cell.key: cell.label for cell in reversed(cells)}
     failed = [f"{labels[k]} failed: {o.sentence}" for k, o in outcomes.items() if o.status == "failed"]

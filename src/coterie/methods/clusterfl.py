@@ -28,7 +28,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.admm import RelatedUpdate
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.aggregate import mix_models
 from coterie.grouping.labels import relabel
 from coterie.grouping.relation import relation
@@ -156,7 +156,7 @@ class ClusterFL(Method[ClusterFLState]):
     def final_warnings(self, state: ClusterFLState, server: ServerView, rounds: int) -> list[str]:
         """Say so if there was no relation, or none that parts the clients, and which setting makes one."""
         if not state.relation.any():
-            need = f"method.every = {self.every} wants {self.every} rounds, and there were {rounds}"
+            need = f"method.every = {self.every} wants {count_of(self.every, 'round')}, and there were {rounds}"
             return [f"no groups came about: clients were never compared; {need}"]
         found = np.unique(state.groups[state.known])
         if len(found) > 1 or server.n == 1:

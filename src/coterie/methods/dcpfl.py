@@ -33,7 +33,7 @@ from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.affinity import Scaling, layer_discrepancies, scaled_l1
 from coterie.grouping.cluster import dendrogram
 from coterie.grouping.rapid_decrease import count_terms, cut_at, has_decrease_ended, next_cut, radii
@@ -299,7 +299,8 @@ class DCPFL(Method[DCPFLState]):
         """Warn of a run too short for a dendrogram."""
         late = self.t_start >= rounds
         return [
-            f"at full participation the first {self.t_start} rounds (t_start) only measure, and more of them where "
+            f"at full participation t_start = {self.t_start}: rounds until then only measure, and more of them "
+            "where "
             f"only some clients take part; this run has {rounds}"
         ] * late
 
@@ -321,13 +322,15 @@ class DCPFL(Method[DCPFLState]):
             ]
         if not self.has_ended(state.losses):
             return [
-                f"the rapid decrease of the loss was not seen to end in {rounds} rounds, so nothing was tried "
+                f"the rapid decrease of the loss was not seen to end in {count_of(rounds, 'round')}, so nothing "
+                "was tried "
                 f"(method.window = {self.window}, method.t_obv = {self.t_obv})"
             ]
         if next_cut(state.tree, state.tried, self.step) is None:
             return ["no groups came about: no lower cut of the dendrogram divides the one group"]
         return [
-            f"the rapid decrease of the loss ended within {rounds} rounds, before any trial of groups was "
+            f"the rapid decrease of the loss ended within {count_of(rounds, 'round')}, before any trial of "
+            "groups was "
             "completed. A trial takes one more round, and clients that answer and have samples on which its loss "
             "is measured"
         ]

@@ -27,7 +27,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules import Evaluate
 from coterie.clients.rules.private_layers import PrivateUpdate
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.affinity import inner_products, model_distances, quartiles
 from coterie.grouping.cluster import (
     Eps,
@@ -250,7 +250,9 @@ class FedTSDP(Method[FedTSDPState]):
         layers = len(server.layout.layers)
         depth = float(layers if self.shared is None else self.shared)
         if depth > layers:
-            raise BadInput(f"method.shared = {depth:g} is not possible; this network has {layers} layers")
+            raise BadInput(
+                f"method.shared = {depth:g} is not possible; this network has {count_of(layers, 'layer')}"
+            )
         return FedTSDPState.initial(server, depth, self.tests)
 
     def round(self, state: FedTSDPState, cohort: Cohort) -> Exchanges[FedTSDPState]:
@@ -328,7 +330,7 @@ class FedTSDP(Method[FedTSDPState]):
         samples, n = int(np.median(server.samples)), server.n
         if not self.tests or (n >= FEW_CLIENTS and samples >= FEW_SAMPLES):
             return []
-        few = f"{n} clients" if n < FEW_CLIENTS else f"a median of {samples} training samples a client"
+        few = count_of(n, "client") if n < FEW_CLIENTS else f"a median of {samples} training samples a client"
         return [
             f"{few} may be too few for method.eps2 = 'auto' to find groups by updates; it was tried with groups of "
             f"five clients, and with {FEW_SAMPLES} samples a client where groups have twelve "
@@ -343,7 +345,8 @@ class FedTSDP(Method[FedTSDPState]):
             if state.highest > self.h:
                 return [f"the Hopkins statistic passed method.h = {self.h:g} only where fewer than three answered"]
             return [
-                f"the Hopkins statistic did not pass method.h = {self.h:g} in {rounds} rounds; its highest value "
+                f"the Hopkins statistic did not pass method.h = {self.h:g} in {count_of(rounds, 'round')}; its "
+                "highest value "
                 f"was {state.highest:.3f}"
             ]
         if self.stages == "second" or len(state.compared) < 2:

@@ -25,6 +25,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
+from coterie.errors import count_of
 from coterie.grouping.affinity import cosines, model_distances, pairwise_distances, quartiles
 from coterie.grouping.cluster import Linkage, cut_dendrogram, dendrogram
 from coterie.grouping.gaps import find_groups
@@ -128,7 +129,10 @@ class FLHC(Method[FLHCState]):
     def final_warnings(self, state: FLHCState, server: ServerView, rounds: int) -> list[str]:
         """Say that clients were never clustered, or are one group, and which setting would have divided them."""
         if not state.clustered:
-            return [f"clients were never clustered: method.after = {self.after}, and there were {rounds} rounds"]
+            return [
+                f"clients were never clustered: method.after = {self.after}, and the run had "
+                f"{count_of(rounds, 'round')}"
+            ]
         if len(state.models) > 1 or server.n < 2:
             return []
         least, most = state.distances

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.choose import Choose
+from coterie.errors import count_of
 from coterie.grouping.halves import LEAST, common_half, find_groups
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.k_models import place_by_loss, serve_picked, train_groups
@@ -118,7 +119,10 @@ class Halves(Method[HalvesState]):
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Say so if clients are too few, or have too few samples, to be tested."""
         if server.n < LEAST:
-            return [f"{server.n} clients are too few to be tested; it takes {LEAST}, and fewer are one group"]
+            return [
+                f"with {count_of(server.n, 'client')} nothing can be tested; it takes {LEAST}, and fewer are one "
+                "group"
+            ]
         if not common_half(server.samples):
             return ["more than a fifth of the clients have one sample or none, so that all clients are one group"]
         return []

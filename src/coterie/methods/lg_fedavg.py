@@ -18,6 +18,7 @@ from pydantic import Field
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
+from coterie.errors import count_of
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
@@ -54,7 +55,7 @@ class LGFedAvg(SharedLayers):
         if self.layers >= len(server.layout.layers):
             found.append(f"layers = {self.layers} shares every layer of this network, so that nothing is private")
         if self.pretrain >= rounds:
-            found.append(f"the first {self.pretrain} rounds (pretrain) are FedAvg; this run has {rounds}")
+            found.append(f"FedAvg takes {count_of(self.pretrain, 'round')} (pretrain); this run has {rounds}")
         return found
 
     def amounts_to(self, layout: Layout, rounds: int) -> str:

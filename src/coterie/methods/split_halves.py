@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.rules.half_data import HalfDirections, is_sketched
+from coterie.errors import count_of
 from coterie.grouping.halves import (
     FINER,
     LEAST,
@@ -154,7 +155,7 @@ def warn_of_mixed_groups(
     for group, (members, halves) in compared.items():
         p = pairing_test(halves, rng, max(999, int(np.ceil(FINER / level)) - 1)).p
         if p <= level:
-            found.append(f"{names[members[0]]} ({(groups == group).sum()} clients, p = {p:.2g})")
+            found.append(f"{names[members[0]]} ({count_of((groups == group).sum(), 'client')}, p = {p:.2g})")
     if not found:
         return []
     return [

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import BadInput, nearest
+from coterie.errors import BadInput, count_of, nearest
 
 Kind = Literal["conv", "dense", "norm", "other"]
 Role = Literal["weight", "bias", "buffer"]
@@ -246,7 +246,9 @@ class Layout:
         count = len(self.layers)
         numbers = list(layers)
         beyond = [
-            f"layer {i} does not exist; this network has {count} layers" for i in numbers if not -count <= i < count
+            f"layer {i} does not exist; this network has {count_of(count, 'layer')}"
+            for i in numbers
+            if not -count <= i < count
         ]
         if beyond:
             raise BadInput(beyond)

@@ -201,7 +201,7 @@ def draw_gains(pay: Pay) -> Figure:
         f"A dot is what a client gains by {TITLES[pay.weighed]} over one model for all, and the line is its 95 % "
         f"interval by the client's own samples. Right of the dashed line the client is better off."
     )
-    caption += f" {left_out:,} clients in between are not drawn." if left_out > 0 else ""
+    caption += f" {count_of(left_out, 'client')} in between are not drawn." if left_out > 0 else ""
     height = 70 + ROW * len(ordered)
     return Figure("gains", "Who gains, and who loses", caption, chart, height=height)
 

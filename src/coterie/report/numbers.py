@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from math import floor, isfinite, isnan, log10
 from typing import Protocol
 
+from coterie.errors import count_of as count_of
+
 
 class Unit(Protocol):
     """What is known of a metric, or of a column that sums one up, when its values are written."""
@@ -113,11 +115,6 @@ def volume(count: float) -> str:
             value = count / scale
             return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
     return f"{count:.0f} B"
-
-
-def count_of(number: int, what: str) -> str:
-    """Write a number of things: `1 client`, `2 clients`, `1,000 clients`."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def join_words(things: Iterable[object], most: int = 6) -> str:

@@ -23,6 +23,7 @@ from coterie.runs.schema.sections import Data, make_name
 from coterie.runs.session import Session
 from coterie.runs.setup import Backend
 from coterie.runtime.garbage import freeze_objects
+from coterie.runtime.local.processes import refuse_unguarded
 from coterie.runtime.signals import defer_signals
 
 REGISTER = "register.json"
@@ -44,6 +45,7 @@ def run(
     Raises:
         BadInput: the experiment cannot run; nothing has been written then.
     """
+    refuse_unguarded()
     prepared = prepare(experiment)
     wanted = prepared.experiment.run
     observers = [*(observers or (LoggedNotes(),)), *make_observers(wanted.observers)]
@@ -116,6 +118,7 @@ def rounds(experiment: Experiment, observers: Sequence[Observer] = ()) -> Iterat
     Raises:
         BadInput: the experiment cannot run.
     """
+    refuse_unguarded()
     prepared = prepare(experiment)
     observers = [*(observers or (LoggedNotes(),)), *make_observers(experiment.run.observers)]
     with closing(Session(prepared, None, observers)) as session:

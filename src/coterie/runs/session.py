@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.clients.data.agree.description import describe
 from coterie.clients.data.federation import Federation
 from coterie.clients.engine.choice import choose_engine
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.labels import relabel
 from coterie.methods import Cohort
 from coterie.methods.exchange import Ask, Exchange, Replies
@@ -252,7 +252,8 @@ class Session:
         """
         if self._has_given_up and self.done == self.planned:
             raise BadInput(
-                f"nobody answered in the last {self._silent_rounds} rounds, and nothing was learnt; begin a new run"
+                f"nobody answered in the last {count_of(self._silent_rounds, 'round')}, and nothing was learnt; "
+                "begin a new run"
             )
         experiment = self.experiment
         if self.folder is not None:  # a name that was taken is another now, and a folder may have been moved

@@ -152,7 +152,7 @@ def test_segments_of_two_files_are_not_the_same(tmp_path: Path) -> None:
         ({"sex": pl.Series(["f"] * 10 + [None, "m"])}, "column sex has no value in line 12"),
         (
             {"age": pl.Series(["7.5", "old", *map(str, range(10))])},
-            "column age has 1 values that are no numbers, the first is 'old' in line 3; make all of them numbers",
+            "column age has 1 text among its numbers, the first is 'old' in line 3; make all of them numbers",
         ),
         ({"bmi": pl.Series([1e300] * 12)}, "column bmi is 1e+300 in line 2"),
     ],

@@ -39,6 +39,8 @@ def test_a_loaded_run_predicts_with_its_model(result: coterie.Result) -> None:
     found = loaded.predict("digits")
     assert found.table().height == 1797
     one = loaded.model("0")
+    assert all(len(repr(shown).splitlines()) == 1 for shown in (found, one))
+    assert "1,797" in repr(found)
     assert one.vector.shape == loaded.model().vector.shape
 
 

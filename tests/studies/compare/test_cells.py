@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from coterie.runs.folder.metrics import ACCURACY, RunMetric
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.session import Session
 from coterie.studies.compare import measures
-from coterie.studies.compare.cells import CellOutcome, Watcher, run_cells, tell_second_death
+from coterie.studies.compare.cells import CellOutcome, Watcher, keep_processes, run_cells, tell_second_death
 from coterie.studies.compare.folder import ComparisonFolder, find_finished
 from coterie.studies.compare.spec import Cell, Comparison
 
@@ -214,6 +215,16 @@ def test_few_cells_get_the_workers_that_are_left(tmp_path: Path, whole: list[pl.
     assert equal(frames(COMPARISON, tmp_path), [w.filter(method="fedavg", seed=0) for w in whole])
 
 
+@pytest.mark.slow
+def test_kept_processes_run_the_cells_of_later_calls(tmp_path: Path) -> None:
+    with keep_processes() as kept:
+        for cell in COMPARISON.cells()[:2]:
+            assert run_cells([cell], tmp_path, 1, kept=kept) == {cell.key: DONE}
+        (process,) = [one.process for one in kept]  # the second call would have started another
+        assert process.is_alive()
+    assert not process.is_alive()
+
+
 @pytest.mark.medium
 def test_one_process_alone_writes_into_a_pool(tmp_path: Path) -> None:
     holds = (
@@ -279,11 +290,11 @@ def shown(terminal: bool, quiet: bool = False) -> str:
 
 
 def test_a_line_a_cell_without_a_terminal() -> None:
-    assert re.sub(r"\d:\d\d left", "0:00 left", shown(terminal=False)).splitlines() == [
+    assert shown(terminal=False).splitlines() == [
         "4 runs, of which 1 is finished, 3 rounds each",
-        "run 2/4  fedavg, seed 0  accuracy 87.5%  0:00 left",
+        "run 2/4  fedavg, seed 0  accuracy 87.5%  ",
         "run 3/4  fedavg, seed 1: failed: ValueError: [no]",
-        "run 4/4  ifca(clusters=2), seed 0  0:00 left",
+        "run 4/4  ifca(clusters=2), seed 0  ",
         "4 runs, of which 3 are finished, 3 rounds",
         "run 4/4  fedavg, seed 1  ",
         "note: labels were numbered in sorted order: good is 0, scrap is 1 (all 3 runs)",
@@ -292,6 +303,26 @@ def test_a_line_a_cell_without_a_terminal() -> None:
         "note: ifca(clusters=2), seed 0: a [remark]",
     ]
     assert shown(terminal=False, quiet=True) == shown(terminal=True, quiet=True) == ""
+
+
+def test_stages_have_one_count_and_a_time_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("coterie.cli.live_cells.time.monotonic", lambda: now)
+    file = StringIO()
+    first, second, *_ = COMPARISON.cells()
+    with watch_cells(False, Console(file=file, width=100, highlight=False)) as watcher:
+        for later, cells in ((1 * 2 + 24, [replace(first, until=1), replace(second, until=1)]), (24, [first])):
+            watcher.later(later)
+            watcher.started(cells, 0)
+            for cell in cells:
+                for number in range(1 if cell.until else 2, (cell.until or 3) + 1):
+                    now += 2.0
+                    watcher.round(cell, number, 0.5, ACCURACY)
+                watcher.ended(cell, DONE)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 4  # one says how much there is in all
+    assert [int(re.findall(r"(\d+)%  ", line)[0]) for line in lines[1:]] == [4, 7, 14]
+    assert [re.findall(r"\d:\d\d left", line) for line in lines[1:]] == [[], [], ["0:48 left"]]
 
 
 def test_a_long_cell_says_its_round_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,8 @@ def notes_on_both(printed: str) -> list[str]:
 def test_local_passes_are_counted_with_the_warm_up(terminal: Terminal) -> None:
     words = ["compare", "fedavg", "fesem(clusters=2, warm_up=6)", *SMALL, "--rounds", "3", "--seeds", "1"]
     printed = terminal(*words, "--name", "unequal").out
+    assert printed.startswith("note: ")  # before the first run
+    assert {"6", "1"} <= set(re.findall(r"\d+", printed.splitlines()[0].replace("warm_up=6", "")))
     folder = Path("comparisons/unequal")
     summary = pl.read_parquet(folder / "summary.parquet")
     fesem = "fesem(clusters=2, warm_up=6)"
@@ -478,16 +480,35 @@ def test_newcomers_are_scored_and_public_samples_accounted_for(terminal: Termina
     assert line.removeprefix("note: ") in html.unescape(page)
 
 
+OWN = """
+from dataclasses import dataclass
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.registry import METHODS
+
+@METHODS.add("mine")
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    pass
+"""
+
+
 @pytest.mark.slow
-def test_a_script_that_its_own_processes_read_again_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "mine"])
+def test_a_script_without_a_guard_runs_once_or_says_what_it_lacks(method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    tables = {"name": "mine", "methods": ["fedavg"], "seeds": 1}
-    script.write_text(f"from coterie import compare\n\ncompare({tables!r}, jobs=1)\n", "utf-8")
+    small = {"data": {"clients": 4}, "run": {"rounds": 1}}
+    tables = {"name": "mine", "methods": [method], "seeds": 1, "experiment": small}
+    runs = f"coterie.run(coterie.Experiment(**{small}))\ncoterie.compare({tables!r}, jobs=1)\n"
+    script.write_text(f"import coterie\n{OWN if method == 'mine' else ''}\n{runs}", "utf-8")
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 1
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    cells = list((tmp_path / "comparisons" / "mine" / "cells").glob("[!.]*"))
+    if method == "fedavg":
+        assert (done.returncode, len(cells)) == (0, 1), done.stderr
+        return
+    assert (done.returncode, len(cells)) == (1, 0)
     assert done.stderr.count("Traceback") == 1
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
-    assert list((tmp_path / "comparisons" / "mine" / "cells").glob("[!.]*")) == []
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from coterie.clients.data.read.columns import Named
 from coterie.clients.data.read.datasets import DATASETS, default_split
 from coterie.clients.rules.fold import FOLDS
 from coterie.clients.rules.half_data import is_sketched
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.cluster import average_linkage
 from coterie.grouping.halves import (
     LEAST,
@@ -496,6 +496,7 @@ def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
         return ()
     count = data.clients or DEFAULT_CLIENTS
     return (
-        f"{data.name} does not name the client of a sample, so samples were dealt to {count} clients at "
+        f"{data.name} does not name the client of a sample, so samples were dealt to {count_of(count, 'client')} "
+        "at "
         "random; data.client names the column of the clients",
     )

@@ -13,6 +13,7 @@ from coterie.advice.diagnose.kinds import Kinds, may_mean
 from coterie.advice.diagnose.pay import Pay
 from coterie.advice.diagnose.signals import Signal, say_p, say_signals
 from coterie.advice.diagnose.single_layers import LayerSignal, say_layers
+from coterie.errors import count_of
 from coterie.grouping.halves import LEAST, MOST_TURNED, Division, PairingTest
 
 BETWEEN = 0.75
@@ -182,7 +183,7 @@ class Diagnosis:
     @property
     def suits(self) -> Suits:
         """What to train for whom, or why that cannot be told."""
-        few = f"{self.tested} clients are too few to be tested; a test needs {LEAST}"
+        few = f"a test needs {LEAST} clients, and {self.tested} could be tested"
         why_not = self.unlearnt or ("" if self.is_possible else few)
         return judge(self.expected, self.pay, self.structure.p, len(self.groups), why_not)
 
@@ -211,7 +212,10 @@ class Diagnosis:
                 f"tested, and a test needs {LEAST}"
             )
         starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
-        of, test = f"{self.tested} clients, {self.size} samples in a half, {starts}", self.structure
+        of, test = (
+            f"{count_of(self.tested, 'client')}, {count_of(self.size, 'sample')} in a half, {starts}",
+            self.structure,
+        )
         p = say_p(test, self.draws)
         if test.p > self.alpha and self.predicted:
             return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.errors import count_of
 from coterie.grouping.halves import PairingTest
 
 MOST_CLIENTS = 64
@@ -59,7 +60,9 @@ def say_signals(signals: tuple[Signal, ...], structure: bool, alpha: float, draw
         found = signal.test.p <= alpha
         what = "tell clients apart" if found else "do not tell clients apart"
         too = ", too" if found and structure else ""
-        said.append(f"{signal.title} {what}{too} ({say_p(signal.test, draws)}, {signal.clients} clients)")
+        said.append(
+            f"{signal.title} {what}{too} ({say_p(signal.test, draws)}, {count_of(signal.clients, 'client')})"
+        )
     agree = all((signal.test.p <= alpha) == structure for signal in signals)
     end = "" if agree else "; where signals disagree, the directions of updates alone decide"
     whole = "; ".join(said)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from coterie.advice.explain import footprint
 from coterie.advice.explain.sampled import OutOfMemory, Peak, SampledRuntime, Shares
 from coterie.clients.data.federation import Federation
+from coterie.errors import count_of
 from coterie.models.layout import BYTES_PER_SCALAR, Layout
 from coterie.room import available_bytes
 from coterie.runs.hooks.picture import MAX_SKETCHED, ModelSketches
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 MOST_EPOCHS = 10
 """Epochs that clients try at most; of more, time and samples are scaled."""
-MOST_BYTES = 1_000_000_000
+MOST_BYTES = 400_000_000
 """Bytes of models in one exchange that are tried at most; of more, a smaller cohort is asked, and costs scaled."""
 
 
@@ -314,7 +315,7 @@ def _memory(session: Session, sample: SampledRuntime, before: int) -> list[Memor
     mapped = "" if whole.file is None else ", without the inputs, which are mapped"
     peak, seen, width = sample.peak, min(n, MAX_SKETCHED), sample.sketcher.width
     form = _describe_form(peak, session.method.needs.models)
-    how = f"in the largest exchange, of {peak.clients:,} clients{form}"
+    how = f"in the largest exchange, of {count_of(peak.clients, 'client')}{form}"
     parts = [
         MemoryPart("Python and libraries", before),
         MemoryPart("data", data, f"{len(whole.labels):,} samples of {whole.inputs[:1].numel():,} numbers{mapped}"),

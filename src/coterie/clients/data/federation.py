@@ -37,7 +37,7 @@ from coterie.clients.data.read.preparation import (
 from coterie.clients.data.read.storage import MappedFile
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, Task
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.labels import relabel
 from coterie.randomness import stream
 
@@ -361,7 +361,8 @@ def divide(
 def _say_dealt_out(dataset: Dataset, clients: int) -> str:
     """Say that the rows of a table go to clients at random, which whoever has real clients did not mean."""
     return (
-        f"no column of {dataset.name} says whose a row is, so the rows are dealt to {clients} clients at random; "
+        f"no column of {dataset.name} says whose a row is, so the rows are dealt to "
+        f"{count_of(clients, 'client')} at random; "
         "--set client=COLUMN names the column that does, --clients N deals them to N"
     )
 

@@ -101,7 +101,8 @@ class Binary(WeightedTask):
         """
         found = read_classes(values, where, notes, 2 if known == 1 else known)
         if found.classes != 2:
-            raise BadInput(f"{where}: there are {found.classes} classes; task.name = 'binary' needs two")
+            there = "is 1 class" if found.classes == 1 else f"are {found.classes} classes"
+            raise BadInput(f"{where}: there {there}; task.name = 'binary' needs two")
         return self.check_weights(replace(found, outputs=1))
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss
 
 from coterie.clients.tasks.task import Targets, Task, mix_logits, task
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 
 FAR_FROM_1 = 30.0
 """How many times 1, or what part of it, the size of targets is that a note is for."""
@@ -238,7 +238,7 @@ def check_outputs(count: int, where: str, known: Sequence[str] | int | None) -> 
     """
     wanted = count if known is None else known if isinstance(known, int) else len(known)
     if count != wanted or count < 1:
-        raise BadInput(f"{where}: a sample has {count} targets; it must have {max(wanted, 1)}")
+        raise BadInput(f"{where}: a sample has {count_of(count, 'target')}; it must have {max(wanted, 1)}")
     return count
 
 

@@ -40,7 +40,7 @@ def auto(
     validation samples; see `coterie.studies.auto`. The choice is written into the comparison's folder as
     experiment.toml, and trains on the validation samples, too. `coterie.run(choice.experiment)` runs it.
 
-    In a script, call it under `if __name__ == "__main__":`, for the processes that it starts read the script again.
+    Processes import a script again that defines, say, a method: there, call it under `if __name__ == "__main__":`.
 
     Args:
         experiment: data, network and training. Its method is not looked at, nor is a learning rate.
@@ -152,12 +152,12 @@ def _give_reason(choice: Choice) -> str:
 
 
 def _describe_gain(choice: Choice) -> str:
-    mean, low, high = choice.gain
-    unit = choice.metric
-    scale, what = (100, " points") if unit.is_share else (1, f" of {unit.title}")
-    bounds = "" if low != low else f" (95 % interval over clients: {signed(scale * low)} to {signed(scale * high)})"
-    doubt = "; the interval includes no gain" if low <= 0 else ""
-    return f"{signed(scale * mean)}{what} over one model for all{bounds}{doubt}"
+    mean, *ends = choice.gain
+    what = " points" if choice.metric.is_share else f" of {choice.metric.title}"
+    low, high = (_signed(choice, end) for end in ends)
+    bounds = "" if ends[0] != ends[0] else f" (95 % interval over clients: {low} to {high})"
+    doubt = "; the interval includes no gain" if ends[0] <= 0 else ""
+    return f"{_signed(choice, mean)}{what} over one model for all{bounds}{doubt}"
 
 
 def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
@@ -165,5 +165,10 @@ def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
 
 
 def _behind(choice: Choice, one: Scored) -> str:
-    scale = 100 if choice.metric.is_share else 1
-    return f"{scale * one.behind:.3g} ± {scale * one.error:.2g}" if one.behind else ""
+    behind, error = (_signed(choice, each).lstrip("+") for each in (one.behind, one.error))
+    return f"{behind} ± {error}" if one.behind else ""
+
+
+def _signed(choice: Choice, number: float) -> str:
+    """Write a difference with its sign, as finely as the scores: in points of a share, else with three digits."""
+    return f"{round(100 * number, 1) + 0.0:+.1f}" if choice.metric.is_share else signed(number)

@@ -14,7 +14,7 @@ import polars as pl
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.marks import legend
 from coterie.report.gains import bound_scores, bound_worst_tenth, floats
-from coterie.report.numbers import alike, change, percent, signed
+from coterie.report.numbers import alike, change, signed
 from coterie.report.uncertainty import DRAWS
 from coterie.runs.folder.metrics import Metric, RunMetrics
 
@@ -180,16 +180,16 @@ def views(comparison: Comparison, frames: Frames, summary: pl.DataFrame) -> list
 
 
 def value(measure: Metric, number: float) -> str:
-    """Write a value of a measure: a share in per cent, a loss with three decimals, else with three digits."""
+    """Write a value of a measure as tables do: shares in per cent, a loss with three decimals, or three digits."""
     if measure.is_share:
-        return percent(number)
+        return f"{number:.2%}"
     return alike(number)[0] if measure.decimals is None else f"{number:.{measure.decimals}f}"
 
 
 def difference(measure: Metric, number: float) -> str:
     """Write a difference of two values with its sign: of shares in percentage points, as `value` does otherwise."""
     if measure.is_share:
-        return f"{round(100 * number, 1) + 0.0:+.1f}"
+        return f"{round(100 * number, 2) + 0.0:+.2f}"
     return signed(number) if measure.decimals is None else f"{number:+.{measure.decimals}f}"
 
 

@@ -140,7 +140,7 @@ def _differences(item: Item, scale: str) -> Iterator[str]:
 def _trouble(found: Result, most: int) -> Iterator[str]:
     """What is missing from a result; failed runs told one by one up to `most`."""
     if found.finished < found.runs:
-        yield f"Finished: {found.finished} of {found.runs} runs."
+        yield f"Finished: {found.finished} of {count_of(found.runs, 'run')}."
     yield from (f"Failed: {sentence(text)}" for text in found.failed[:most])
     if len(found.failed) > most:
         yield f"Failed too: {len(found.failed) - most} more."

@@ -18,6 +18,7 @@ from coterie.clients.data.federation import Federation
 from coterie.clients.rules.score_bounds import ScoreBounds
 from coterie.clients.tasks.measures import MEASURES
 from coterie.clients.tasks.score_intervals import BOUNDED, bound_metric
+from coterie.errors import count_of
 from coterie.methods.method import Split
 from coterie.randomness import stream
 from coterie.runs.evaluation import plan_evaluation
@@ -43,7 +44,7 @@ class Intervals(Hook):
         return metric in BOUNDED and not (metric == "accuracy" and task.one_class)
 
     def describe_end(self) -> str:
-        return f"computing intervals for the scores of {self.run.server.n:,} clients"
+        return f"computing intervals for the scores of {count_of(self.run.server.n, 'client')}"
 
     def run_ended(self) -> Sequence[str]:
         if self.run.folder is not None and self.run.groups is not None:

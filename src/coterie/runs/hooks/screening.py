@@ -74,12 +74,11 @@ def has_added_too_long(replies: Replies, bound: float) -> bool:
     """Return whether sums may hold an update that is to be left out."""
     if len(replies) < LEAST:
         return True
-    for name, summed in replies.sums.items():
-        lengths = replies.update_lengths[name]
-        added = np.delete(lengths, summed.rows)
-        if (added > bound * float(np.median(lengths))).any():
-            return True
-    return False
+    is_left_out = np.zeros(len(replies), dtype=bool)  # by any upload, whether it is summed or not
+    for lengths in replies.update_lengths.values():
+        usual = float(np.median(lengths))
+        is_left_out |= (lengths > bound * usual) & (usual > 0)
+    return any(np.delete(is_left_out, summed.rows).any() for summed in replies.sums.values())
 
 
 def find_starts(
@@ -137,7 +136,7 @@ def screen_updates(
     if bound == "off" or not len(replies):
         return replies
     reasons: dict[int, str] = {}
-    for name, lengths in replies.update_lengths.items():
+    for name, lengths in sorted(replies.update_lengths.items()):  # so that the reason does not depend on sums
         if len(replies) >= LEAST:
             usual, of = float(np.median(lengths)), "the median of the cohort"
         elif name == "model":

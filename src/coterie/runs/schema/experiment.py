@@ -26,10 +26,12 @@ from coterie.plugins import allow as allow_names
 from coterie.plugins import consent, find_refusal, give
 from coterie.runs.schema import toml
 from coterie.runs.schema.names import (
+    AUTO,
     CHOICES,
     absolute_data,
     bind,
     find_failed_imports,
+    find_missing_values,
     find_paths,
     known_settings,
     qualify,
@@ -262,7 +264,8 @@ def _build_sections(given: Mapping[str, Any]) -> dict[str, Any]:
     if lost:  # with it whatever it registers: nobody can tell which names are wrong
         raise BadInput(found)
     if found:
-        raise BadInput(found + Parts(built).problems + unknown_names(broken))
+        missing = find_missing_values(as_table("data", given["data"]) or {})
+        raise BadInput(found + Parts(built).problems + unknown_names(broken) + missing)
     return built
 
 
@@ -314,6 +317,8 @@ class Prepared:
     method: Method[Any]
     task: Task | None
     """What is learnt; None where the data say what they are for."""
+    split_given: bool = True
+    """Whether somebody said how the data are divided, or whose they are."""
 
 
 def prepare(experiment: Experiment | Prepared) -> Prepared:
@@ -329,7 +334,7 @@ def prepare(experiment: Experiment | Prepared) -> Prepared:
         raise BadInput(f"{experiment!r} is not an experiment; write coterie.{right}")
     parts = Parts(dict(experiment))
     if parts.problems:
-        raise BadInput(parts.problems)
+        raise BadInput(parts.problems + find_missing_values(as_table("data", experiment.data) or {}))
     data, network = experiment.data, experiment.network
     places: dict[str, Any] = {"name": absolute_data(data.name)}
     if data.test_path is not None:
@@ -337,7 +342,7 @@ def prepare(experiment: Experiment | Prepared) -> Prepared:
     full = experiment._written_out(parts.settings, split=parts.split, **places)
     if network.start is not None:
         full = full.model_copy(update={"network": full.network.updated(start=str(Path(network.start).resolve()))})
-    return Prepared(full, parts.made["method"], parts.made.get("task"))
+    return Prepared(full, parts.made["method"], parts.made.get("task"), data.split != AUTO)
 
 
 def _wholes_then_names(key: str) -> int:

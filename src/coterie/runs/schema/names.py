@@ -134,6 +134,17 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, *remote) else [])
 
 
+def find_missing_values(data: Mapping[str, Any]) -> list[str]:
+    """Return a sentence if a section's data lack values and it does not say what to do with them."""
+    from coterie.clients.data.read import datasets
+    from coterie.clients.data.read.columns import Named
+
+    name, *words = (data.get(key) for key in ("name", "label", "client"))
+    if not isinstance(name, str) or "missing" in data:
+        return []
+    return datasets.find_missing_values(name, Named(*(word if isinstance(word, str) else None for word in words)))
+
+
 def build_method(choice: MethodChoice) -> Method[Any]:
     """Build the method with its settings.
 

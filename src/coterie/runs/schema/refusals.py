@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.clients.rules.training import Training
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.privacy import Privacy
 from coterie.methods.scale import Scale, too_many
@@ -238,7 +238,7 @@ def _refuse_columns(data: Data) -> Iterator[str]:
         if data.features != (width,):
             yield (
                 f"data.features = {list(data.features)} is not possible; data.columns and data.levels make "
-                f"{width} inputs: it must be [{width}]"
+                f"{count_of(width, 'input')}: it must be [{width}]"
             )
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from flwr.serverapp import Grid
 
 from coterie.clients.data.agree.population import ClientInfo
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.runtime.flower.transport import QUERY, send_and_wait
 from coterie.runtime.remote.handshake import REGISTERED, is_name, unpack_hello
 from coterie.runtime.remote.message import Message
@@ -190,7 +190,7 @@ class Roster:
             del self._clients[old]
         self._clients[node] = client
         if not self.names:
-            return f"client {client.name} is here with {sum(client.sizes):,} samples"
+            return f"client {client.name} is here with {count_of(sum(client.sizes), 'sample')}"
         if client.name in self.names:
             return f"client {client.name} is back" if former else f"client {client.name} is here"
         return f"client {client.name} came after the run began, and has no part in it"

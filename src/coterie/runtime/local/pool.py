@@ -28,7 +28,7 @@ from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Dispatcher, Job, Setback
-from coterie.runtime.local.processes import end, is_stopped, start
+from coterie.runtime.local.processes import GUARD, UNGUARDED, end, is_stopped, start
 from coterie.runtime.local.shared_batch import (
     LARGE_MATRIX_BYTES,
     Question,
@@ -313,6 +313,9 @@ class Pool:
             if all(other.ready for other in self._workers):
                 self._failed_starts = 0
             return True
+        worker.process.join(1)
+        if worker.process.exitcode == UNGUARDED:
+            raise BadInput(GUARD)
         self._failed_starts += 1
         if self._failed_starts == MAX_FAILED_STARTS:
             raise BadInput(

@@ -12,6 +12,7 @@ from coterie.clients.rules.requests import Scored
 from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.clients.tasks.measures import metrics_to_compute
+from coterie.errors import count_of
 from coterie.runtime.remote.handshake import MAX_COUNT, SPLITS
 
 LARGEST = 2**53
@@ -50,7 +51,9 @@ def validate_answer(
         if isinstance(value, Scored) and isinstance(order.rule, Evaluate):
             held = sizes[SPLITS.index(order.rule.split)]
             if value.samples != held:
-                return f"reported {name} of {value.samples} samples; it said that it holds {held} of them"
+                return (
+                    f"reported {name} of {count_of(value.samples, 'sample')}; it said that it holds {held} of them"
+                )
     return None
 
 

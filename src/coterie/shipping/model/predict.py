@@ -31,7 +31,7 @@ from coterie.clients.data.read.preparation import (
 from coterie.clients.data.read.tables import read_header, read_table, without_counters
 from coterie.clients.engine.engine import EVALUATION_BATCH
 from coterie.clients.tasks import Task
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.models.calling import takes_whole_numbers
 from coterie.models.features import format_shape
 from coterie.models.networks import channels_first
@@ -232,7 +232,8 @@ def _as_samples(columns: Columns, inputs: NDArray[Any], about: About, notes: lis
         absent = int(is_unlabelled(labels, task.one_class).sum())
         if absent:
             said = "how many are right" if task.one_class else "how good the predictions are"
-            notes.append(f"{absent:,} of {len(labels):,} samples have no label, so {said} is not said")
+            have = "has" if absent == 1 else "have"
+            notes.append(f"{absent:,} of {len(labels):,} samples {have} no label, so {said} is not said")
             labels = None
     known = about.classes if about.labels is None else about.labels
     targets = None if labels is None else task.read_targets(labels, columns.where, notes, known).values
@@ -293,7 +294,7 @@ def predict_each(
         notes += samples.notes
     order = np.argsort(np.concatenate(rows))
     labels = np.concatenate(found)[order] if len(found) == len(models) else None
-    each = f"the models of {len(models)} clients, each for its own samples"
+    each = f"the models of {count_of(len(models), 'client')}, each for its own samples"
     about = replace(models[0].about, whose=each if len(models) > 1 else models[0].about.whose)
     whole = torch.cat(outputs)[torch.from_numpy(order)]
     whose = np.array([model.about.whose for model in models])[users]

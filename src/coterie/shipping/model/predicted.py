@@ -19,14 +19,14 @@ from torch import Tensor
 
 from coterie.clients.tasks import Task
 from coterie.clients.tasks.measures import compute_metrics
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.runs.folder.files import write_whole
 from coterie.shipping.model.trained import About
 
 ENDINGS = (".parquet", ".csv", ".npz")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Predictions(ABC):
     """The predictions of a model for `N` samples."""
 
@@ -38,6 +38,10 @@ class _Predictions(ABC):
     """Those of the task, by name; none where accuracy alone counts."""
     beside: pl.DataFrame = field(default_factory=pl.DataFrame, kw_only=True)
     """What says which sample is which, and whose model answered: `N` rows, or no columns."""
+
+    def __repr__(self) -> str:
+        said = f"{count_of(len(self._leading['row']), 'sample')} by {self.about.whose}"
+        return f"<{type(self).__name__}: {said}; .table() is a frame, .write(path) a file>"
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -83,7 +87,7 @@ class _Predictions(ABC):
         write_whole(path, buffer.getvalue())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predicted(_Predictions):
     """The classes of `N` samples: `probabilities` is `[N, classes]`, `labels` `[N]`."""
 
@@ -141,7 +145,7 @@ class Predicted(_Predictions):
         return classes if self.about.labels is None else np.array(self.about.labels, object)[classes]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PredictedValues(_Predictions):
     """Predictions for `N` samples that are not of one class each: `predicted` `[N, ...]` as the task's targets.
 

@@ -19,7 +19,7 @@ from coterie.clients.data.read.preparation import AS_READ, Preparation
 from coterie.clients.rules import Evaluate, Rule
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.tasks import CLASSIFICATION
-from coterie.errors import MOST_NAMES, BadInput, shorten, unknown
+from coterie.errors import MOST_NAMES, BadInput, count_of, shorten, unknown
 from coterie.methods.exchange import Exchange
 from coterie.methods.method import UNKNOWN, serve
 from coterie.runs.folder.run_folder import RunFolder
@@ -232,7 +232,8 @@ class _RestoredRun:
         if group is None and len(numbers) != 1:
             sizes = [f"{number}{self._tell(f' ({np.count_nonzero(groups == number)})')}" for number in numbers]
             raise BadInput(
-                f"run {self.run} has {len(numbers)} groups{self._tell(', each with its number of clients')}: "
+                f"run {self.run} has "
+                f"{count_of(len(numbers), 'group')}{self._tell(', each with its number of clients')}: "
                 f"{_list_first(sizes)}; choose one with --group, or a client"
                 f"{self._tell(f' ({shorten(self.session.population.names)})')} with --client; a column client "
                 "names one for each sample"

@@ -125,13 +125,13 @@ def describe_task(choice: TaskChoice, task: Task) -> dict[str, Any]:
 class Trained:
     """A model `[P]`, where its tensors lie in it, and what else is known of it."""
 
-    vector: Tensor
+    vector: Tensor = field(repr=False)
     """The model `[P]`."""
-    layout: Layout
+    layout: Layout = field(repr=False)
     """Where each tensor lies in it."""
     about: About
     """What it was trained on and for."""
-    rest: Mapping[str, Tensor] = field(default_factory=dict)
+    rest: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """What else the network's `state_dict` holds (`rest_of`)."""
 
     def network(self) -> nn.Module:

@@ -1,7 +1,8 @@
 """Runs the cells of a comparison in processes of their own, several at once, and goes on where it was stopped.
 
-A process is kept for many cells. It ends when the pipe to its parent closes, so that nothing outlives a parent that
-is killed; a process that dies is replaced, and its cell resumed once.
+A process is kept for many cells, and for several calls where the caller keeps it. It ends when the pipe to its
+parent closes, so that nothing outlives a parent that is killed; a process that dies is replaced, and its cell
+resumed once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import shutil
 import signal
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -22,12 +24,14 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from coterie.catalogue import Catalog
 from coterie.errors import BadInput
 from coterie.plugins import consent, current_folder_last, give
 from coterie.runs.folder.lock import lock_folder
 from coterie.runs.folder.metrics import RunMetric
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
+from coterie.runtime.local.processes import GUARD, UNGUARDED, hide_main
 from coterie.runtime.signals import defer_signals, ignore_interrupts
 from coterie.studies.compare.folder import find_finished
 from coterie.studies.compare.spec import Cell, key_of
@@ -38,9 +42,9 @@ if TYPE_CHECKING:
 STARTS = 3
 """Times in a row that a process may end before it is ready."""
 
+QUIET_SECONDS = 1.0
+"""After so long a silence the observer may show that time passes."""
 _NAME = "coterie cell"
-_UNGUARDED = 70
-"""Exit code of a process that reached a comparison while it read the parent's script."""
 _KILLED = -9
 """Exit code of a process that the system ended at once (SIGKILL)."""
 
@@ -57,6 +61,9 @@ class CellOutcome:
 class Watcher:
     """Watches cells being run; this one does nothing. Called in the parent process."""
 
+    def later(self, rounds: int) -> None:
+        """Before `started`: about how many rounds follow these cells, where they are one stage of many."""
+
     def started(self, todo: Sequence[Cell], done: int) -> None:
         """Before the first cell: each that is to be run, and how many are finished already."""
 
@@ -72,12 +79,19 @@ class Watcher:
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """A cell is finished, or has failed."""
 
+    def waiting(self) -> None:
+        """Nothing was heard for `QUIET_SECONDS`."""
+
     def phase(self, text: str) -> None:
         """Before what takes time behind the last cell; `text` says what it is."""
 
 
 def run_cells(
-    cells: Sequence[Cell], pool: Path, jobs: int | None = None, observer: Watcher | None = None
+    cells: Sequence[Cell],
+    pool: Path,
+    jobs: int | None = None,
+    observer: Watcher | None = None,
+    kept: list[CellProcess] | None = None,
 ) -> dict[str, CellOutcome]:
     """Run every cell that is not finished yet, each in the run folder `pool/KEY`.
 
@@ -90,6 +104,7 @@ def run_cells(
         jobs: cells at a time; None for one a core. Fewer cells than that get several worker processes each, unless
             their experiments set run.workers.
         observer: is told how the cells get on.
+        kept: processes of earlier calls, which go on with these cells and are left for later ones; None for none.
 
     Returns:
         What became of each cell, by key.
@@ -113,7 +128,7 @@ def run_cells(
     watcher.started(todo, len(done))
     if todo:
         with lock_folder(pool, f"another process runs cells in {str(pool)!r}; wait for it, or stop it first"):
-            runner = _Runner(todo, pool.resolve(), jobs or cores(), watcher, outcomes)
+            runner = _Runner(todo, pool.resolve(), jobs or cores(), watcher, outcomes, kept)
             try:
                 runner.run()
             except KeyboardInterrupt:
@@ -121,12 +136,6 @@ def run_cells(
             finally:
                 runner.close()
     return {cell.key: outcomes.get(cell.key, CellOutcome("interrupted")) for cell in ordered}
-
-
-def refuse_unguarded() -> None:
-    """End a cell's process that reaches a comparison while it reads the parent's script."""
-    if multiprocessing.current_process().name == _NAME:
-        raise SystemExit(_UNGUARDED)  # the parent says what is wrong, once
 
 
 @dataclass(frozen=True)
@@ -148,22 +157,53 @@ class _Order:
 
 
 @dataclass(eq=False)
-class _Process:
+class CellProcess:
+    """A process that runs cells, one after the other."""
+
     process: BaseProcess
     pipe: Connection
     ready: bool = False
     cell: Cell | None = None
+
+    def end(self) -> None:
+        """End it, whatever it is doing."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+@contextmanager
+def keep_processes() -> Iterator[list[CellProcess]]:
+    """Give a list in which several calls of `run_cells` keep their processes, which end with the context."""
+    kept: list[CellProcess] = []
+    try:
+        yield kept
+    finally:
+        end_processes(kept)
+
+
+def end_processes(kept: list[CellProcess]) -> None:
+    """End processes that were kept."""
+    with defer_signals():
+        while kept:
+            kept.pop().end()
 
 
 class _Runner:
     """The parent's side: hands cells to processes and hears of them."""
 
     def __init__(
-        self, todo: Sequence[Cell], pool: Path, jobs: int, watcher: Watcher, outcomes: dict[str, CellOutcome]
+        self,
+        todo: Sequence[Cell],
+        pool: Path,
+        jobs: int,
+        watcher: Watcher,
+        outcomes: dict[str, CellOutcome],
+        kept: list[CellProcess] | None,
     ) -> None:
         self._queue, self._pool, self._jobs = deque(todo), pool, jobs
         self._watcher, self._outcomes = watcher, outcomes
-        self._processes: list[_Process] = []
+        self._kept, self._processes = kept, list[CellProcess]()
         self._died: set[str] = set()
         self._failed_starts = 0
 
@@ -175,35 +215,47 @@ class _Runner:
                 if process.cell is None and self._queue:
                     self._hand_over(process, self._queue.popleft())
                 elif process.cell is None:
-                    self._end(process)
+                    self._release(process)
             by_pipe = {p.pipe: p for p in self._processes}
-            for pipe in wait(list(by_pipe)):
+            speaking = wait(list(by_pipe), QUIET_SECONDS)
+            if not speaking:
+                self._watcher.waiting()
+            for pipe in speaking:
                 self._heard(by_pipe[cast(Connection, pipe)])
 
     def close(self) -> None:
-        """End every process, whatever it is doing."""
+        """End every process that is busy, and release the others."""
         with defer_signals():
             for process in list(self._processes):
-                self._end(process)
+                self._release(process) if process.cell is None else self._end(process)
 
     def _start(self) -> None:
         context: Any = multiprocessing.get_context("spawn")
         # An interruption between the start and the list would leave a process that nobody ends.
         with defer_signals():
+            if self._kept:
+                self._processes.append(self._kept.pop())
+                return
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name=_NAME)
-            with current_folder_last(), ignore_interrupts():
+            with hide_main(Catalog.every), current_folder_last(), ignore_interrupts():
                 process.start()
             theirs.close()
-            self._processes.append(_Process(process, ours))
+            self._processes.append(CellProcess(process, ours))
 
-    def _end(self, process: _Process) -> None:
+    def _release(self, process: CellProcess) -> None:
+        """Leave an idle process to a later call; end it where there is none."""
+        if self._kept is None:
+            self._end(process)
+        else:
+            self._processes.remove(process)
+            self._kept.append(process)
+
+    def _end(self, process: CellProcess) -> None:
         self._processes.remove(process)
-        process.process.kill()
-        process.process.join()
-        process.pipe.close()
+        process.end()
 
-    def _hand_over(self, process: _Process, cell: Cell) -> None:
+    def _hand_over(self, process: CellProcess, cell: Cell) -> None:
         process.cell = cell
         left = 1 + len(self._queue) + sum(p.cell is not None and p is not process for p in self._processes)
         workers = cell.experiment.run.workers or max(1, self._jobs // left)
@@ -216,7 +268,7 @@ class _Runner:
         except OSError:
             process.process.kill()  # it died; the next look at the pipe says so
 
-    def _heard(self, process: _Process) -> None:
+    def _heard(self, process: CellProcess) -> None:
         try:
             heard = process.pipe.recv()
         except (EOFError, OSError):  # also in the middle of a message
@@ -237,15 +289,12 @@ class _Runner:
             cell, process.cell = process.cell, None
             self._ended(cell, CellOutcome(kind, *what))
 
-    def _replace_dead(self, process: _Process) -> None:
+    def _replace_dead(self, process: CellProcess) -> None:
         """Replace a process that died; its cell is resumed once."""
         self._end(process)
         cell, code = process.cell, process.process.exitcode
-        if code == _UNGUARDED and not process.ready:
-            raise BadInput(
-                "a script must call compare under if __name__ == '__main__':, because the processes of its runs "
-                "import it again"
-            )
+        if code == UNGUARDED and not process.ready:
+            raise BadInput(GUARD)
         if not process.ready:
             self._failed_starts += 1
             if self._failed_starts == STARTS:

@@ -9,14 +9,15 @@ from typing import Any
 
 import polars as pl
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.runs.events import Status
 from coterie.runs.folder.files import write_whole
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import encode
+from coterie.runtime.local.processes import refuse_unguarded
 from coterie.studies.compare import effort, public, table, tuning
 from coterie.studies.compare.beside import Which, add_baselines
-from coterie.studies.compare.cells import CellOutcome, Watcher, refuse_unguarded, run_cells
+from coterie.studies.compare.cells import CellOutcome, Watcher, end_processes, keep_processes, run_cells
 from coterie.studies.compare.folder import ComparisonFolder, choose_free_name
 from coterie.studies.compare.measures import Frames, measure_cells, shared_metrics
 from coterie.studies.compare.notes import describe_notes
@@ -99,26 +100,31 @@ def run_comparison(
         tuning.check(comparison, tune, Path(folder), sampler)
     comparison = choose_free_name(comparison, folder)
     notes: list[str] = []
-    with ComparisonFolder.hold(folder, comparison.name, comparison) as where:
+    with ComparisonFolder.hold(folder, comparison.name, comparison) as where, keep_processes() as kept:
         ended: dict[str, CellOutcome] = {}
 
         def run(cells: Sequence[Cell]) -> dict[str, CellOutcome]:
-            outcomes = run_cells(cells, where.pool, jobs, observer)
+            outcomes = run_cells(cells, where.pool, jobs, observer, kept)
             ended.update(outcomes)
             return outcomes
 
+        is_staged = tune is not None and (prune or sampler != GRID)
+        tell_later = observer.later if observer is not None and is_staged else None
         if tune is not None:
             try:
-                comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune)
+                comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune, tell_later)
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
-                left = f"{tried} of at most {planned} trials are finished; {_count_cells(comparison)} runs follow"
+                follow = f"{count_of(_count_cells(comparison), 'run')} to follow"
+                left = f"{tried} of at most {count_of(planned, 'trial')} are finished; {follow}"
                 return Compared(comparison, where, {}, None, None, "interrupted", left=left)
             notes += tuning.describe_shortfalls(comparison, trials, tune)
             write_whole(where.path / "tuning.parquet", encode(trials, tuning.TUNING))
             where.write_comparison(comparison)
         elif not comparison.tuned:  # remove the trials of a comparison that was here before
             (where.path / "tuning.parquet").unlink(missing_ok=True)
+        if tell_later is not None:
+            tell_later(0)
         outcomes = run(comparison.cells())
         interrupted = any(outcome.status == "interrupted" for outcome in outcomes.values())
         left = _describe_left(comparison, where, outcomes) if interrupted else ""
@@ -133,6 +139,7 @@ def run_comparison(
         if not done:
             sentences = dict.fromkeys(outcome.sentence for outcome in outcomes.values())
             raise BadInput([f"no cell is finished: {sentence}" for sentence in sentences])
+        end_processes(kept)
         if observer is not None:
             observer.phase(
                 "reading the runs, and writing tables and a page" if write_report else "reading the runs"
@@ -180,5 +187,5 @@ def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Ma
     for key, cell in left.items():
         progress = where.cell(key).progress()
         rounds += max(0, cell.experiment.expected_rounds - (0 if progress is None else progress.round))
-    said = f"{_count_finished(outcomes)} of {len(outcomes)} runs are finished"
-    return f"{said}; {len(left)} {'is' if len(left) == 1 else 'are'} left, with {rounds:,} rounds"
+    said = f"{_count_finished(outcomes)} of {count_of(len(outcomes), 'run')} are finished"
+    return f"{said}; {len(left)} {'is' if len(left) == 1 else 'are'} left, with {count_of(rounds, 'round')}"

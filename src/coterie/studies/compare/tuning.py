@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from math import ceil, inf, isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,6 +212,7 @@ def tune(
     pool: Path,
     sampler: str = GRID,
     prune: bool = False,
+    tell_later: Callable[[int], None] | None = None,
 ) -> tuple[Comparison, pl.DataFrame]:
     """Return the comparison with the best settings of each method in each setting.
 
@@ -226,6 +227,7 @@ def tune(
         pool: the folder of the cells' runs.
         sampler: one of `SAMPLERS`.
         prune: whether the worse half of each bracket ends at a quarter and at half of the rounds.
+        tell_later: is told before each stage about how many rounds follow it, those of the runs included.
 
     Returns:
         The comparison with the picks in `tuned`, and the table `TUNING`.
@@ -237,11 +239,18 @@ def tune(
     """
     check(comparison, trials, pool, sampler)
     searches = plan_searches(comparison, pool, sampler, prune)
+    # Where trials are scored as the runs are, the run from the first seed is a trial.
+    tried = {cell.key for cell in _first_cells(comparison)}
+    final = sum(
+        {cell.key: cell.experiment.run.rounds for cell in comparison.cells() if cell.key not in tried}.values()
+    )
     while sum(search.begin(trials) for search in searches):
         for rung in range(max(len(search.rungs) for search in searches)):
             batch = [(search, attempt) for search in searches for attempt in search.due(rung)]
             if not batch:
                 continue
+            if tell_later is not None:
+                tell_later(final + sum(search.later(rung, trials) for search in searches))
             outcomes = run([search.cell_at(attempt, rung) for search, attempt in batch])
             if any(outcome.status == "interrupted" for outcome in outcomes.values()):
                 raise KeyboardInterrupt
@@ -375,6 +384,19 @@ class _Search:
     def due(self, rung: int) -> list[_Trial]:
         """Return the trials that go on to a rung."""
         return [trial for trial in self._open if not trial.is_over] if rung < len(self.rungs) else []
+
+    def later(self, rung: int, trials: int) -> int:
+        """Return about how many rounds are played after a rung of the open trials, of `trials` in all."""
+        most = trials if self.points is None else min(trials, self.points)
+        left = max(0, most - len(self.trials) - len(self._open)) if self._open else 0
+        brackets = [len(self._open), *[BRACKET] * (left // BRACKET), left % BRACKET]
+        steps = [stop - start for start, stop in pairwise((0, *self.rungs))]
+        return sum(
+            ceil(size / 2**step) * rounds
+            for number, size in enumerate(brackets)
+            for step, rounds in enumerate(steps)
+            if number or step > rung
+        )
 
     def cell_at(self, trial: _Trial, rung: int) -> Cell:
         """Return a trial's cell, to be run as far as a rung."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.errors import count_of
 from coterie.grouping.label_divergence import SMOOTHING, label_divergence
 
 if TYPE_CHECKING:
@@ -51,11 +52,15 @@ class Description:
         """The description as lines of text for printing."""
         n = len(self.sizes)
         shape = " x ".join(map(str, self.features))
-        lines = [f"{self.name}: {n} clients, {self.sizes.sum()} samples of {shape}, {self._learnt}"]
+        lines = [
+            f"{self.name}: {count_of(n, 'client')}, {count_of(self.sizes.sum(), 'sample')} of {shape}, "
+            f"{self._learnt}"
+        ]
         for column, split in enumerate(("training", "validation", "test")):
             own = self.sizes[:, column]
             lines.append(
-                f"{split}: {own.sum()} samples; per client {own.min()} to {own.max()}, median {np.median(own):g}"
+                f"{split}: {count_of(own.sum(), 'sample')}; per client {own.min()} to {own.max()}, median "
+                f"{np.median(own):g}"
             )
         if self.histograms is not None:
             held = np.count_nonzero(self.histograms, axis=1)

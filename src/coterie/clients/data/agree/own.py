@@ -39,7 +39,7 @@ from coterie.clients.data.read.preparation import (
 )
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.tasks import CLASSIFICATION, Task
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.randomness import stream
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -179,7 +179,9 @@ def load_own(
     except BadInput as error:
         found.append(error)
     if len(inputs) < min_samples:
-        found.append(BadInput(f"{columns.where} has {len(inputs)} samples; it must have at least {min_samples}"))
+        found.append(
+            BadInput(f"{columns.where} has {count_of(len(inputs), 'sample')}; it must have at least {min_samples}")
+        )
     if found or targets is None:
         raise BadInput.together(found)
     roles = _roles(columns, validation, test, seed)

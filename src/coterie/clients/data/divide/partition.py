@@ -18,7 +18,7 @@ from pydantic import Field
 from coterie.catalogue import Catalog
 from coterie.clients.data.read.columns import ROLES
 from coterie.clients.data.read.datasets import DATASETS, has_users
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.grouping.label_divergence import label_divergence
 from coterie.grouping.labels import relabel
 from coterie.randomness import stream
@@ -176,7 +176,8 @@ def shards(
     rng, pieces = pool.generator(), pool.n * per_client
     if pieces > len(pool.labels):
         raise BadInput(
-            f"split = 'shards(per_client={per_client})' needs {pieces} samples for {pool.n} clients and "
+            f"split = 'shards(per_client={per_client})' needs {count_of(pieces, 'sample')} for "
+            f"{count_of(pool.n, 'client')} and "
             f"{pool.name} has {len(pool.labels)}; use fewer clients or shards"
         )
     cut = np.array_split(_by_class(pool, rng), pieces)
@@ -193,7 +194,8 @@ def by_user(pool: Pool) -> Partition:
     n = users if pool.clients is None else pool.clients
     if n > users:
         raise BadInput(
-            f"clients = {n} is not possible; {pool.name} has {users} users, so clients is at most {users}"
+            f"clients = {n} is not possible; {pool.name} has {count_of(users, 'user')}, so clients is at most "
+            f"{users}"
         )
     rng = pool.generator()
     chosen = rng.choice(users, n, replace=False)

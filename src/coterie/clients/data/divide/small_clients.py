@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clients.data.divide.holdout import Indices
-from coterie.errors import BadInput, shorten
+from coterie.errors import BadInput, count_of, shorten
 
 Fate = Literal["refuse", "leave-out", "keep"]
 """What becomes of clients with too little data."""
@@ -64,7 +64,7 @@ def choose_clients(
     none = np.zeros(n, np.bool_)
     out = small.get("train", none) if keep else np.logical_or.reduce(list(small.values()))
     reasons = {
-        "samples": f"fewer than data.min_samples = {limits.samples} samples",
+        "samples": f"fewer than data.min_samples = {count_of(limits.samples, 'sample')}",
         "train": "no sample to train on",
         "test": "no sample to test with",
         "classes": f"training samples of fewer than data.min_classes = {limits.classes} classes",

@@ -19,6 +19,7 @@ from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengt
 from coterie.clients.data.read.files import (
     ENDINGS,
     check_path,
+    column_files,
     join_tests,
     names_clients,
     read_arrays,
@@ -224,6 +225,24 @@ def find_test_problems(data: str, test_path: str | None, named: Named = USUAL) -
     return [
         problem.replace("data = ", "data.test_path = ", 1) for problem in check_path(Path(test_path), named=named)
     ]
+
+
+MOST_BYTES = 1 << 26
+"""Larger files are not read to tell what is wrong inside beside what is wrong elsewhere."""
+
+
+def find_missing_values(data: str, named: Named = USUAL) -> list[str]:
+    """Return a sentence if files of moderate size lack values, to be told beside other mistakes."""
+    path = Path(data)
+    try:
+        files = column_files(path) if data not in DATASETS and path.exists() else []
+        if 0 < sum(file.stat().st_size for file in files) <= MOST_BYTES:
+            load(data, named=named)
+    except BadInput as error:
+        return [problem for problem in error.problems if SET_MISSING in problem]
+    except OSError:  # no file can have that name
+        pass
+    return []
 
 
 def find_problems(data: str, named: Named = USUAL) -> list[str]:

@@ -60,10 +60,17 @@ def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Col
     if members := _members(path):
         files = without_counters([_read_file(file, labelled, named) for file in members])
         pooled = pool(str(path), files)
-        place = find_places(path) if labelled and all(file.users is None for file in files) else None
+        if passed_over := [file for file in _visible(path) if file not in members and file.is_file()]:
+            names = shorten([file.name for file in passed_over])
+            note = f"not read: {names} in {path}; a client's file must be .csv, .npz or .parquet"
+            pooled = replace(pooled, notes=(*pooled.notes, note))
+        place = find_places(path) if named.asks and all(file.users is None for file in files) else None
         if place is None:
             return pooled
-        note = f"each file in {path} is one client; if column {place!r} names the clients, set data.client to it"
+        note = (
+            f"each file in {path} is one client; if that is right, set split=by-user, and if column {place!r} "
+            f"names the clients, set client={place}"
+        )
         return replace(pooled, notes=(*pooled.notes, note))
     if arrays := _array_files(path):
         return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
@@ -96,9 +103,13 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
                 _name_roles(file, labelled, named)
             except BadInput as error:
                 found[file.name] = error
+        sound = len(members) - len(found)
+        if found and sound > len(found):
+            right = f"the other {sound} files in {path} are sound; mend this one, or move it out of the folder"
+            raise BadInput([f"{wrong.problems[0].partition('; ')[0]}, and {right}" for wrong in found.values()])
         if found:
             first, *others = found
-            more = [f"{len(others)} more files in {path} cannot be read: {shorten(others)}"] if others else []
+            more = [f"{len(others)} more files in {path} are wrong, too: {shorten(others)}"] if others else []
             raise BadInput([*found[first].problems, *more], [*found[first].told, *more])
         return True
     if arrays := _array_files(path):
@@ -161,7 +172,7 @@ def list_names(path: Path) -> list[str]:
 
 def find_unkept(path: Path, names: Sequence[str]) -> list[str]:
     """Return why columns of data cannot be kept beside what is made of them, one sentence each."""
-    files = _column_files(path)
+    files = column_files(path)
     if names and not files:
         return [f"{path} has no named columns, so that none can be kept; leave {shorten(names)} out"]
     found = []
@@ -190,7 +201,7 @@ def read_kept(path: Path, columns: Columns, names: Sequence[str], named: Named =
     Raises:
         BadInput: a file is damaged, or an array of one of these names has several entries a sample.
     """
-    files = _column_files(path)
+    files = column_files(path)
     clients = [_name_roles(file, labelled=False, named=named)["client"] for file in files]
     client = clients[0] if files else None  # files may write it in other letters
     tables = []
@@ -204,7 +215,8 @@ def read_kept(path: Path, columns: Columns, names: Sequence[str], named: Named =
     return pl.DataFrame({"client": columns.users, **table.to_dict()})
 
 
-def _column_files(path: Path) -> list[Path]:
+def column_files(path: Path) -> list[Path]:
+    """Return the files of data that have named columns; empty for other data."""
     if path.is_dir():
         return [] if is_saved_dataset(path) else _members(path)
     return [path] if path.suffix in ENDINGS else []
@@ -333,8 +345,12 @@ def _unreadable(path: Path, error: BaseException) -> str:
 
 
 def _members(folder: Path) -> list[Path]:
-    found = (file for file in folder.iterdir() if file.suffix in ENDINGS and file.is_file())
-    return sorted(found, key=_by_name)
+    return [file for file in _visible(folder) if file.suffix in ENDINGS and file.is_file()]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Return what a folder holds but for what a system hides there, such as .DS_Store and ._north.csv."""
+    return sorted((file for file in folder.iterdir() if not file.name.startswith(".")), key=_by_name)
 
 
 def _array_files(folder: Path) -> dict[str, Path]:

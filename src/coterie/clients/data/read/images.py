@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
 from coterie.clients.data.read.columns import SPLIT_WORDS, Columns, Named, read_split
-from coterie.errors import BadInput
+from coterie.errors import BadInput, shorten
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 DEPTHS = (1, 2, 3)
@@ -27,6 +28,8 @@ def _files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder):
         if len(Path(place).relative_to(folder).parts) >= max(DEPTHS):
             folders.clear()
+        folders[:] = [name for name in folders if not name.startswith((".", "__MACOSX"))]
+        names = [name for name in names if not name.startswith(".")]
         found += [Path(place) / name for name in names if Path(name).suffix.lower() in ENDINGS]
     return sorted(file for file in found if file.is_file())
 
@@ -48,12 +51,22 @@ def _find_images(folder: Path, labelled: bool, named: Named) -> list[Path]:
     """
     files = _files(folder)
     if not files:
+        names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+        there = f"only {shorten(names)}" if names else "nothing"
         raise BadInput(
-            f"data = {str(folder)!r} has no .csv, .npz or .parquet file, and no images; a folder holds one such "
-            "file per client, or images as client/class/file.png or class/file.png"
+            f"data = {str(folder)!r} has no .csv, .npz or .parquet file, and no images, {there}; a folder holds "
+            "one such file per client, or images as client/class/file.png or class/file.png"
         )
-    depths = {len(file.relative_to(folder).parts) for file in files}
-    if len(depths) > 1 or not depths <= set(DEPTHS[labelled:]):
+    depths = Counter(len(file.relative_to(folder).parts) for file in files)
+    usual, count = depths.most_common(1)[0]
+    if count > len(files) / 2 and usual in DEPTHS[labelled:] and len(depths) > 1:
+        strays = [file.relative_to(folder) for file in files if len(file.relative_to(folder).parts) != usual]
+        like = next(file for file in files if len(file.relative_to(folder).parts) == usual).relative_to(folder)
+        raise BadInput(
+            f"data = {str(folder)!r}: {shorten([str(file) for file in strays])} does not lie like {like} and all "
+            "other images; move it there, or out of the folder"
+        )
+    if len(depths) > 1 or not set(depths) <= set(DEPTHS[labelled:]):
         raise BadInput(
             f"data = {str(folder)!r}: images must all lie as client/class/file.png or all as class/file.png; the "
             f"first is {files[0].relative_to(folder)}"

@@ -110,7 +110,8 @@ def leave_out_unlabelled(columns: Columns, task: Task, notes: list[str]) -> Colu
         return columns
     if empty.all():
         raise BadInput(f"{columns.where}: no sample has a label; training needs some")
-    notes.append(f"{empty.sum():,} of {len(empty):,} samples have no label and were left out")
+    have, were = ("has", "was") if empty.sum() == 1 else ("have", "were")
+    notes.append(f"{empty.sum():,} of {len(empty):,} samples {have} no label and {were} left out")
     kept = columns.take(~empty)
     labels = kept.labels
     assert labels is not None

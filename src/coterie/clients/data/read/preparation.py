@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coterie.clients.data.read import storage
 from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, list_columns
 from coterie.clients.data.read.normalisation import Standard
-from coterie.errors import MOST_NAMES, BadInput, shorten
+from coterie.errors import MOST_NAMES, BadInput, count_of, shorten
 
 MOST_LEVELS = 64
 """Different values that a column of text may have; one of more is left out, for each would be an input."""
@@ -162,9 +162,10 @@ def _refuse_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_l
     if count and 2 * count <= len(there):
         row = odd.arg_max() or 0
         raise BadInput(
-            f"{columns.where}: column {name} has {count} values that are no numbers, the first is "
+            f"{columns.where}: column {name} has {count_of(count, 'text')} among its numbers, the first is "
             f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty",
-            told=f"column {name} has {count} values that are no numbers; make all of them numbers, or leave them "
+            told=f"column {name} has {count_of(count, 'text')} among its numbers; make all of them numbers, or "
+            "leave them "
             "empty",
         )
     all_numbers = not count and there.n_unique() > MOST_LEVELS
@@ -350,7 +351,8 @@ def handle_missing(
         inputs[absent] = 0
         notes.append(f"{absent.sum():,} missing values were set to 0")
     elif known.missing == "drop":
-        notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, because a value is missing")
+        were = "was" if rows.sum() == 1 else "were"
+        notes.append(f"{rows.sum():,} of {len(rows):,} samples {were} left out, because a value is missing")
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
@@ -369,7 +371,8 @@ def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Pr
         lacking = [f"{name} ({count})" for name, count in counts.items() if count]
         per = f" in {shorten(lacking)}"
     count = int(rows.sum()) if known.columns else int(absent.sum())
-    whole, what = (len(rows), "rows lack a value") if known.columns else (absent.size, "values are missing")
+    lack, are = ("lacks", "is") if count == 1 else ("lack", "are")
+    whole, what = (len(rows), f"rows {lack} a value") if known.columns else (absent.size, f"values {are} missing")
     return f"{count:,} of {whole:,} {what}{per}; {advice}"
 
 
