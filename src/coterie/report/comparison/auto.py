@@ -88,12 +88,9 @@ def describe(choice: Choice) -> Iterator[str]:
     if chosen.candidate.label != ONE:
         yield f"gain    {_describe_gain(choice)}"
     if (constant := choice.constant) is not None:
-        gain = signed((100 if metric.is_share else 1) * constant.gain[0])
-        doubt = "" if constant.is_beaten else "; so it may have learnt nothing from the inputs"
-        yield (
-            f"floor   {gain}{' points' if metric.is_share else f' of {metric.title}'} over each client's "
-            f"{constant.name} ({measured(metric, constant.value)}){doubt}"
-        )
+        ahead = f"{_signed(choice, constant.gain[0])}{_unit(choice)}"
+        doubt = "" if constant.is_beaten else "; it may have learnt nothing from the inputs"
+        yield f"floor   {ahead} over a constant answer ({constant.name}, {measured(metric, constant.value)}){doubt}"
     yield (
         f"search  {count_of(choice.runs, 'run')}, {volume(choice.bytes)} up and down, "
         f"{choice.seconds:,.0f} s of training; scored by {metric.title} on validation samples alone"
@@ -153,11 +150,10 @@ def _give_reason(choice: Choice) -> str:
 
 def _describe_gain(choice: Choice) -> str:
     mean, *ends = choice.gain
-    what = " points" if choice.metric.is_share else f" of {choice.metric.title}"
     low, high = (_signed(choice, end) for end in ends)
     bounds = "" if ends[0] != ends[0] else f" (95 % interval over clients: {low} to {high})"
     doubt = "; the interval includes no gain" if ends[0] <= 0 else ""
-    return f"{_signed(choice, mean)}{what} over one model for all{bounds}{doubt}"
+    return f"{_signed(choice, mean)}{_unit(choice)} over one model for all{bounds}{doubt}"
 
 
 def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
@@ -167,6 +163,10 @@ def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
 def _behind(choice: Choice, one: Scored) -> str:
     behind, error = (_signed(choice, each).lstrip("+") for each in (one.behind, one.error))
     return f"{behind} ± {error}" if one.behind else ""
+
+
+def _unit(choice: Choice) -> str:
+    return " points" if choice.metric.is_share else f" of {choice.metric.title}"
 
 
 def _signed(choice: Choice, number: float) -> str:
