@@ -196,7 +196,7 @@ def test_what_is_half_written_or_damaged_is_named_and_the_others_are_shown(tmp_p
     assert (rows["begun"]["problem"], rows["begun"]["state"]) == ("", "interrupted")
     assert rows["damaged"]["state"] == "unreadable"
     for name in ("damaged", "gone", "latin", "odd"):
-        assert "is damaged" in rows[name]["problem"], name
+        assert "damaged" in rows[name]["problem"], name
     assert (rows["whole"]["problem"], rows["whole"]["round"]) == ("", 3)
     for name in rows:
         json.dumps(watched.detail(name), allow_nan=False)

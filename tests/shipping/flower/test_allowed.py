@@ -116,7 +116,7 @@ def test_no_order_imports_a_rule(client: Mapping[str, Any]) -> None:
     for name in ("some_trap:Mine", "subprocess:Popen", "os:system"):
         Trap.name = name
         reply = _order({**client, "allow": "some_trap"}, experiment(), rule=Trap())
-        assert f"rule '{name}' is unknown" in str(reply.refusal)
+        assert f"rule '{name}'" in str(reply.refusal)
     assert not Path("sprung").exists()
 
 

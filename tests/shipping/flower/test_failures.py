@@ -344,7 +344,7 @@ def test_a_server_cannot_have_a_client_write_elsewhere(tmp_path: Path) -> None:
     assert "run = '../../x'" in str(said.refusal)
     unnamed = {name: value for name, value in here.nodes[0].items() if name != "state-dir"}
     said = answer_message(Message({**values, "asks": "hello"}), unnamed, {"state-dir": str(tmp_path / "x")})
-    assert "state-dir is missing" in str(said.refusal)
+    assert "state-dir" in str(said.refusal)
     assert not (tmp_path / "x").exists()
 
 
