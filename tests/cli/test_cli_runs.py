@@ -114,7 +114,7 @@ def test_what_a_run_is_compared_with_stays_and_charts_are_saved_where_asked(term
     page = Path("runs/c/report.html")
     assert terminal("report", "c", "--against", "a", "--against", "b") == (0, "runs/c/report.html\n", "")
     fresh = page.read_text(encoding="utf-8")
-    assert all(f"points to {name}" in fresh or f">{name}<" in fresh for name in ("a", "b"))
+    assert all(f" to {name}" in fresh or f">{name}<" in fresh for name in ("a", "b"))
     code, out, err = terminal("report", "c", "--charts", "charts")
     assert (code, err) == (0, "")
     assert page.read_text(encoding="utf-8") == fresh

@@ -73,7 +73,7 @@ def test_large_history_and_matrix_are_thinned(clustered: RunFolder, monkeypatch:
     assert len(values(history.chart)) <= 30
     assert re.search(r"\d+th ", history.caption)
     assert len(values(matrix.chart)) <= 12**2
-    assert " 20 " in matrix.caption
+    assert re.search(r" 20 \D+ \d+ rows", matrix.caption)
     monkeypatch.setattr(groups, "MOST_CLIENTS", 10)
     few = groups.draw_history(run)
     bars = values(few.chart)

@@ -173,7 +173,7 @@ def test_summary() -> None:
     assert (found["up_bytes"], found["seconds"], found["ari"]) == (13, 4.0, 0.25)
     over_two = metrics.summary(rounds, last_rounds=2)
     assert over_two == found | {"macro_accuracy": pytest.approx(0.85)}
-    with pytest.raises(BadInput, match="no finished round"):
+    with pytest.raises(BadInput, match=r"no .*round"):
         metrics.summary(rounds.clear())
 
 

@@ -276,8 +276,8 @@ def test_a_setting_of_an_unknown_method_is_not_the_problem() -> None:
 def test_all_that_is_wrong_with_tables_changes_and_texts_is_said_at_once() -> None:
     tables = {"method": {"name": "ifca", "foo": 3}, "training": {"lr": -1}, "network": "bar"}
     found = problems(assemble, tables, {"run.rounds": 0, "data.name": "digts"}, ["odd=3", "clusters", "clients=0"])
-    starts = ("--set 'clusters' ", "odd ", "data.clients = 0 ", "training.lr = -1 ", "run.rounds = 0 ")
-    starts += ("method.foo ", "network 'bar' ", "data 'digts' ")
+    starts = ["--set 'clusters' ", "odd ", "data.clients = 0 ", "training.lr = -1 ", "run.rounds = 0 "]
+    starts += ["method.foo ", "network 'bar' ", "data 'digts' "]
     assert all(sentence.startswith(start) for sentence, start in zip(found, starts, strict=True))
 
 

@@ -66,7 +66,7 @@ def test_training_data_are_told_from_others_and_classes_keep_their_names(termina
     train(terminal, "wards.csv", "--set", "standardise=global")
     people = RunFolder("runs/first").federation()
     assert people is not None
-    said = f"{people['train'].sum():,} of these samples"
+    said = f" {people['train'].sum():,} of "
     for words in ([], ["--client", "east"]):
         note = " ".join(accuracy(terminal, "first", "--data", "wards.csv", *words)[1].split())
         assert said in note
