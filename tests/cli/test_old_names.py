@@ -81,9 +81,8 @@ def test_an_old_name_is_told_the_new_one(
     if prepare is not None:
         prepare(tmp_path / "runs" / "old")
     code, _, err = terminal(*words.split())
-    (line,) = err.splitlines()
     assert code == 2, err
-    assert re.search(sentence, line)
+    assert re.fullmatch(f".*{sentence}.*\n", err)
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,8 @@ def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
         assert held.files == ["model", "predicted"]
         assert np.allclose(held["predicted"][:, 0], expected, atol=1e-5)
     np.savez("wrong.npz", x=np.zeros((3, 5)), y=np.zeros((3, 2)))
-    code, _, err = terminal("predict", "m.safetensors", "--data", "wrong.npz")
-    assert code == 2
-    assert re.match(r"coterie: wrong\.npz: .*2 targets; .* 1", err)
+    refused = terminal("predict", "m.safetensors", "--data", "wrong.npz")
+    assert re.match(r"2 coterie: wrong\.npz: .*2 targets; .* 1", f"{refused.code} {refused.err}")
 
 
 @pytest.mark.medium

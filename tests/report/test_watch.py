@@ -395,9 +395,8 @@ def test_what_the_command_refuses(
     Path("compared").mkdir()
     Path("compared/comparison.toml").write_text("", "utf-8")
     synthesise(tmp_path / "runs", "one", clients=4, groups=2, rounds=2)
-    code, out, err = Terminal(capsys)("watch", *words)
-    assert (code, out) == (2, "")
-    assert re.fullmatch(f"coterie: .*{said}.*\n", err)
+    refused = Terminal(capsys)("watch", *words)
+    assert re.fullmatch(f"2  coterie: .*{said}.*\n", f"{refused.code} {refused.out} {refused.err}")
 
 
 # ---- in a browser

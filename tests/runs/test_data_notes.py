@@ -39,10 +39,9 @@ def test_notes_reach_observers_or_the_log(experiment: Experiment, caplog: pytest
         next(iter(coterie.rounds(experiment, [listener])))
         assert not caplog.messages
         next(iter(coterie.rounds(experiment)))
-    (note, *_) = listener.notes
-    assert re.search(r"1 of 4 .*data\.min_samples = 10 .*d \(1\)", note)
-    assert caplog.messages[0] == f"note: {note}"
-    assert note in coterie.explain(experiment).notes
+    assert re.search(r"1 of 4 .*data\.min_samples = 10 .*d \(1\)", listener.notes[0])
+    assert caplog.messages[0] == f"note: {listener.notes[0]}"
+    assert listener.notes[0] in coterie.explain(experiment).notes
 
 
 @pytest.mark.medium

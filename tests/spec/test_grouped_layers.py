@@ -81,12 +81,8 @@ def test_late_clients_and_newcomers_join() -> None:
 
 def test_what_it_refuses_and_warns_of() -> None:
     federation = planted("feature", clients=4)
-    whole: list[dict[str, Any]] = [
-        {"private": "all"},
-        {"common": "all"},
-        {"private": "last:1", "common": "first:1"},
-    ]
-    for layers in whole:
+    whole: list[dict[str, Any]] = [{"private": "all"}, {"common": "all"}]
+    for layers in (*whole, {"private": "last:1", "common": "first:1"}):
         with pytest.raises(BadInput, match="no layer"):
             train(GroupedLayers(**layers), federation, 0)
     with pytest.raises(BadInput, match=r"method\.private = 'last:3'"):

@@ -269,8 +269,7 @@ def test_a_key_that_nothing_resembles_gets_the_keys_of_the_method() -> None:
 
 def test_a_setting_of_an_unknown_method_is_not_the_problem() -> None:
     experiment = assemble({"method": "fesm"}, {}, ["clusters=3"])
-    (sentence,) = problems(experiment.check)
-    assert re.match("method 'fesm' .*fesem", sentence)
+    assert re.match("method 'fesm' .*fesem", problems(experiment.check)[0])
 
 
 def test_all_that_is_wrong_with_tables_changes_and_texts_is_said_at_once() -> None:

@@ -56,18 +56,16 @@ def test_a_mute_client_costs_no_waiting_and_may_come_back(
     run = here.run(asked, **PATIENCE)
     assert sorted(set(TO_BAD)) == [1, 2, 3, 4, 8, 9]
     failed = [row for row in failures(run) if "not evaluated" not in row[2]]
-    assert [(number, client) for number, client, _ in failed] == [(number, BAD) for number in range(2, 8)]
+    assert [number for number, client, _ in failed if client == BAD] == [*range(2, 8)]
     assert all(re.search(MUTE if number < 5 else HELD, reason) for number, _, reason in failed)
     assert RunFolder(run).rounds()["participants"].to_list() == [CLIENTS, *[CLIENTS - 1] * 6, CLIENTS, CLIENTS]
     assert RunFolder(run).ledger().filter(client=BAD, round=5).is_empty()
     log = capsys.readouterr().out
-    assert re.search(rf"clinic-1 \D+ 3 rounds\D+ round 8: .*{MUTE}", log, re.MULTILINE)
-    assert "round 8: clinic-1 " in log
+    assert re.search(rf"clinic-1 \D+ 3 rounds\D+ round 8: .*{MUTE}[\s\S]*round 8: clinic-1 ", log, re.MULTILINE)
     # The same in two parts, of which the first ends while the client is in quarantine.
     parted = here.run(asked.updated({"run.rounds": 5}), name="parted", **PATIENCE)
     told = json.loads((parted / "federation.json").read_text())
-    assert [c["problem"] is not None for c in told["clients"]] == [False, True, False, False]
-    assert re.search(HELD, told["clients"][1]["problem"])
+    assert [bool(re.search(HELD, c["problem"] or "")) for c in told["clients"]] == [False, True, False, False]
     longer = (parted / "experiment.toml").read_text().replace("rounds = 5", "rounds = 9")
     (parted / "experiment.toml").write_text(longer)
     here.run(asked, resume="parted", **PATIENCE)

@@ -272,9 +272,7 @@ def test_a_refusal_tells_no_value_and_no_path(
 def test_a_refusal_of_several_labels_tells_none() -> None:
     with pytest.raises(BadInput, match="label 1 in row 0 is 37") as caught:
         Multilabel().read_targets(np.array([[1, 37]]), "a.npz", [])
-    (told,) = caught.value.told
-    assert re.search("label 1 in row 0 .* 0, 1,? or -1", told)
-    assert "37" not in told
+    assert re.fullmatch("label 1 in row 0 (?!.*37).*-1.*", "\n".join(caught.value.told))
 
 
 def test_a_refusal_tells_no_path_of_a_file_in_a_folder(tmp_path: Path) -> None:
@@ -289,8 +287,7 @@ def test_a_refusal_tells_no_path_of_the_folder_for_states(tmp_path: Path) -> Non
     pl.DataFrame({"a": [1.0, 2.0] * 10, "label": ["ill", "well"] * 10}).write_csv(tmp_path / "a.csv")
     (tmp_path / "state").write_text("no folder")
     answer = ask(tmp_path / "a.csv", experiment(1), Agreement((Column("a"),)))
-    assert "state-dir" in answer
-    assert str(tmp_path) not in answer
+    assert ("state-dir" in answer, str(tmp_path) in answer) == (True, False)
 
 
 def test_columns_that_become_too_many_inputs_are_refused_before_any_is_made(tmp_path: Path) -> None:

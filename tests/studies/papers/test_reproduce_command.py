@@ -172,12 +172,10 @@ def test_a_page_without_results_says_so(coterie: Terminal, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["dcpfl", "DC-PFL", "dc_pfl", "FeSEM", "fedtsdp", "FEDCPS", "LayerCFL"])
 def test_the_name_of_a_paper_is_answered_with_its_items(name: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        items.load_item(name)
     own = [one for one in items.list_items() if one.startswith(f"{items.paper_prefix(name)}-")]
     assert len(own) > 5
-    (said,) = caught.value.problems
-    assert all(word in said for word in (repr(name), ", ".join(own)))
+    with pytest.raises(BadInput, match=f"'{name}' .*{', '.join(own)}"):
+        items.load_item(name)
 
 
 @pytest.mark.slow
@@ -237,9 +235,7 @@ def test_everything_that_is_wrong_is_said_before_anything_runs(coterie: Terminal
 def test_an_item_without_the_scale(coterie: Terminal, tmp_path: Path) -> None:
     whole = ITEM[: ITEM.index("[scales.small]")]
     (tmp_path / "papers/a-table2.toml").write_text(whole.replace("finding.small", "finding.medium"), "utf-8")
-    done = coterie("reproduce", "a-table2", *SMALL)
-    assert done.code == 2
-    assert re.search("a-table2 .*small; .*medium, full", done.err)
+    assert re.search("a-table2 .*small; .*medium, full", coterie("reproduce", "a-table2", *SMALL).err)
 
 
 INTERRUPTED = """
