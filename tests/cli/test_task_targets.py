@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,30 +45,24 @@ DIGITS = ["--data", "digits", "--clients", "4"]
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([*DIGITS, "task.name=tests.no_task:Mine"], "there is no module tests.no_task"),
-        ([*DIGITS, "task.delta=1"], "task.name = 'auto' takes no settings"),
-        (["--data", "pair.npz", "task.name=binary", "task.class_weights=[-1.0, 1.0]"], "may be below 0"),
-        ([*DIGITS, "task.name=multilabel"], "it must be a 0 or a 1 for each sample and label"),
-        (["--data", "several.npz", "task.name=classification"], "it needs one entry per sample"),
-        (["--data", "endless.npz", "task.name=regression"], "label in row 7 is"),
-        (["--data", "short.npz"], "label has 70"),
-        (["--data", "names.npz"], "it must name each feature once"),
-        (
-            ["--data", "empty.npz", "data.missing=drop"],
-            "every sample lacks a value; data.missing must be mean or zero",
-        ),
-        (["--data", "one.npz"], "all labels are 0; there must be at least two classes"),
-        (["--data", "number.npz", "task.name=classification"], "labels must be integers or strings"),
-        (["--data", "twos.npz", "task.name=multilabel"], "it must be 0, 1, or -1 for unknown"),
-        (["--data", "below.npz", "task.name=segmentation"], "whole numbers from 0 on, or -1"),
-        (["--data", "pixels.npz", "task.name=segmentation", "network.name=mlp"], "task.name = 'segmentation'"),
-        (["--data", "texts.npz", "task.name=language"], "network.name = 'auto' is not possible with samples"),
-        (
-            ["--data", "number.npz", SEVEN],
-            "the network gives 7 numbers for a sample; with task.name = 'regression'",
-        ),
-        (["--data", "pair.npz", "task.name=binary", SEVEN], "it must give 1"),
-        (["--data", "pair.npz", SEVEN], "gives 7 outputs a sample, and the data need 2"),
+        ([*DIGITS, "task.name=tests.no_task:Mine"], r"module tests\.no_task"),
+        ([*DIGITS, "task.delta=1"], r"task\.name = 'auto' "),
+        (["--data", "pair.npz", "task.name=binary", "task.class_weights=[-1.0, 1.0]"], "class_weights.* 0"),
+        ([*DIGITS, "task.name=multilabel"], "a 0 or a 1"),
+        (["--data", "several.npz", "task.name=classification"], r"several\.npz.*per sample"),
+        (["--data", "endless.npz", "task.name=regression"], "label in row 7 "),
+        (["--data", "short.npz"], "label .*70"),
+        (["--data", "names.npz"], "feature .*once"),
+        (["--data", "empty.npz", "data.missing=drop"], r"data\.missing .*mean or zero"),
+        (["--data", "one.npz"], "labels are 0; .*two classes"),
+        (["--data", "number.npz", "task.name=classification"], "integers or strings"),
+        (["--data", "twos.npz", "task.name=multilabel"], "0, 1, or -1"),
+        (["--data", "below.npz", "task.name=segmentation"], " 0 .*or -1"),
+        (["--data", "pixels.npz", "task.name=segmentation", "network.name=mlp"], r"task\.name = 'segmentation'"),
+        (["--data", "texts.npz", "task.name=language"], r"network\.name = 'auto'"),
+        (["--data", "number.npz", SEVEN], r" 7 .*task\.name = 'regression'"),
+        (["--data", "pair.npz", "task.name=binary", SEVEN], " 7 .* 1"),
+        (["--data", "pair.npz", SEVEN], " 7 .* 2"),
     ],
 )
 def test_refusals(
@@ -81,6 +76,6 @@ def test_refusals(
     options = [part for word in words for part in (["--set", word] if "=" in word else [word])]
     code, _, err = Terminal(capsys)("run", "fedavg", "--rounds", "1", "--workers", "1", "--quiet", *options)
     assert code == 2
-    assert sentence in " ".join(err.split())
+    assert re.search(sentence, " ".join(err.split()))
     assert "Traceback" not in err
     assert not (files / "runs").exists()

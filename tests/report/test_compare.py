@@ -41,7 +41,7 @@ def test_table_has_the_last_round_and_the_totals(clustered: RunFolder, together:
 def test_show_thins_a_long_run_and_ends_with_the_summary(clustered: RunFolder, tmp_path: Path) -> None:
     table = run_tables.show(synthesise(tmp_path, "long", clients=2, groups=1, rounds=50, picture=False))
     assert 15 <= table.row_count <= run_tables.MOST_ROUNDS + 1
-    assert "50 rounds; best accuracy" in printed(table)
+    assert "50 rounds" in printed(table)
     assert run_tables.show(clustered).row_count == 15
 
 
@@ -50,7 +50,7 @@ def test_markup_in_a_name_is_text(tmp_path: Path) -> None:
     folder.write_experiment('method = "[red]x[/red][/b]"\n')
     assert "[red]x[/red][/b]" in printed(run_tables.render(run_tables.last_rounds([folder])))
     assert "[red]x[/red][/b]" in printed(run_tables.show(folder))
-    assert "No round is finished yet." in printed(run_tables.show(folder))
+    assert run_tables.show(folder).row_count == 0
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

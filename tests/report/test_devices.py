@@ -69,25 +69,21 @@ def test_a_device_works_while_it_is_on(on: int, off: int, begun: int, busy: int)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "said"),
     [
-        (
-            "device,joule_per_sample\na,1\n",
-            "joule_per_sample is not a setting of a device; did you mean joules_per_sample?",
-        ),
+        ("device,joule_per_sample\na,1\n", "joule_per_sample .*joules_per_sample"),
         ("device,up_mbit\na,0\n", "row 1: up_mbit"),
         ("device,up_mbit\na,1\nb,many\n", "row "),
-        ("device\n", "has no rows"),
-        (None, "cannot be read"),
+        ("device\n", "devices.csv.*no rows"),
+        (None, "devices.csv"),
     ],
 )
-def test_what_is_no_table_of_devices(tmp_path: Path, text: str | None, sentence: str) -> None:
+def test_what_is_no_table_of_devices(tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "devices.csv"
     if text is not None:
         path.write_text(text, "utf-8")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=said):
         read_devices(path)
-    assert sentence in " ".join(caught.value.problems)
 
 
 def test_the_command(fedavg: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

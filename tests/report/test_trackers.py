@@ -91,9 +91,8 @@ def test_a_tracker_that_fails_is_said_once_and_changes_nothing(
     with caplog.at_level(logging.WARNING, "coterie"):
         told = coterie.run(experiment(tmp_path, "told"), observers=[Losing()])
     assert told.status == "finished"
-    said = [record.getMessage() for record in caplog.records if "told no more" in record.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("note: csv is told no more of this run (FileNotFoundError: ")
+    (said,) = (record.getMessage() for record in caplog.records if "FileNotFoundError" in record.getMessage())
+    assert "csv" in said
 
 
 class Absent(Csv):
@@ -110,21 +109,17 @@ class Refused(Csv):
 
 
 @pytest.mark.parametrize(
-    ("tracker", "sentence"),
+    ("tracker", "said"),
     [
-        (Absent, "tracking a run with mlflow needs no_such_library; install coterie[mlflow]"),
-        (
-            Refused,
-            "the run cannot be tracked with csv (ConnectionError: nobody listens); mend that, or leave --track out",
-        ),
+        (Absent, r"mlflow.*no_such_library.*coterie\[mlflow\]"),
+        (Refused, "csv.*ConnectionError: nobody listens.*--track"),
     ],
 )
 def test_what_cannot_be_tracked_is_refused_before_the_first_round(
-    tracker: Callable[[], Tracker], sentence: str, tmp_path: Path
+    tracker: Callable[[], Tracker], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=said):
         coterie.run(experiment(tmp_path, "told"), observers=[tracker()])
-    assert str(caught.value) == sentence
     assert RunFolder(tmp_path / "told").rounds().is_empty()
 
 
@@ -137,7 +132,7 @@ def test_a_library_that_is_missing_is_known_before_there_is_a_folder(tmp_path: P
 
 def test_rounds_without_a_folder_cannot_be_tracked() -> None:
     untold = coterie.Experiment(method="fedavg", run={"observers": ["csv"]})
-    with pytest.raises(BadInput, match=r"without a folder.*csv"):
+    with pytest.raises(BadInput, match=r"folder.*csv"):
         next(coterie.rounds(untold))
 
 

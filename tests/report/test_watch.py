@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -89,7 +90,7 @@ def test_only_this_machine_can_ask() -> None:
     with listening() as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
         taken = listener.getsockname()[1]
-        with pytest.raises(BadInput, match=f"--port {taken} is not possible"), listening(taken):
+        with pytest.raises(BadInput, match=f"--port {taken}"), listening(taken):
             pass
 
 
@@ -106,7 +107,7 @@ def test_who_does_not_know_the_token_or_the_name_is_refused(tmp_path: Path) -> N
         for origin in ("http://evil.example", "null", f"https://{own}", "http://127.0.0.1:1"):
             assert page.ask(f"/{TOKEN}/api/stop?name=x", "POST", Origin=origin) == (403, ""), origin
         status, body = page.ask(f"/{TOKEN}/api/stop?name=x", "POST", Origin=f"http://{own}")
-        assert (status, json.loads(body)) == (409, {"problem": "run 'x' is unknown"})
+        assert (status, "'x'" in json.loads(body)["problem"]) == (409, True)
         for what in ("stop", "resume"):
             assert page.ask(f"/{TOKEN}/api/{what}?name=x")[0] == 405  # no link does anything
             assert page.ask(f"/api/{what}?name=x", "POST")[0] == 404
@@ -195,7 +196,7 @@ def test_what_is_half_written_or_damaged_is_named_and_the_others_are_shown(tmp_p
     assert (rows["begun"]["problem"], rows["begun"]["state"]) == ("", "interrupted")
     assert rows["damaged"]["state"] == "unreadable"
     for name in ("damaged", "gone", "latin", "odd"):
-        assert "is damaged" in rows[name]["problem"], name
+        assert "damaged" in rows[name]["problem"], name
     assert (rows["whole"]["problem"], rows["whole"]["round"]) == ("", 3)
     for name in rows:
         json.dumps(watched.detail(name), allow_nan=False)
@@ -332,23 +333,23 @@ def test_no_pipe_keeps_a_resumed_run_waiting(
 
 def test_nobody_but_the_holder_of_the_lock_is_stopped(tmp_path: Path) -> None:
     run = synthesise(tmp_path, "whole", clients=4, groups=2, rounds=3)
-    with pytest.raises(BadInput, match="run whole is not running"):
+    with pytest.raises(BadInput, match=r"whole .*not running"):
         stop(run)
     run.write_status("running", 3, 9)  # says this process, which holds no lock
-    with pytest.raises(BadInput, match="run whole is held by"):
+    with pytest.raises(BadInput, match=r"whole .*held"):
         stop(run)
-    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match="run whole is held by"):
+    with lock_folder(run.path, "busy"), pytest.raises(BadInput, match=r"whole .*held"):
         stop(run)  # its own
-    with pytest.raises(BadInput, match="run whole is running already"):
+    with pytest.raises(BadInput, match=r"whole .*already"):
         Resumed().resume(run)
     run.write_status("finished", 9, 9)
-    with pytest.raises(BadInput, match="run whole is finished"):
+    with pytest.raises(BadInput, match=r"whole .*finished"):
         Resumed().resume(run)
     (tmp_path / "c" / "cells").mkdir(parents=True)
     (tmp_path / "c" / "comparison.toml").write_text("", "utf-8")
     cell = synthesise(tmp_path / "c" / "cells", "one", clients=4, groups=2, rounds=3)
     cell.write_status("running", 3, 9)
-    with pytest.raises(BadInput, match="run one is part of a comparison"):
+    with pytest.raises(BadInput, match=r"one .* comparison"):
         stop(cell)
 
 
@@ -373,18 +374,18 @@ def test_the_holder_of_a_lock_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "said"),
     [
-        (["a.txt"], "'a.txt' is a file; name the folder in which the runs are"),
-        (["runs/one"], "'runs/one' is a run itself; name the folder in which it is: 'runs'"),
-        (["compared"], "'compared' is a comparison; its runs are in 'compared/cells'"),
-        (["--port", "x"], "--port 'x' is not possible; it must be a whole number, at least 1"),
-        (["--port", "70000"], "--port 70000 is not possible; it must be at most 65535"),
+        (["a.txt"], "'a.txt'"),
+        (["runs/one"], "'runs/one'.*'runs'"),
+        (["compared"], "'compared'.*'compared/cells'"),
+        (["--port", "x"], "--port 'x'.*at least 1"),
+        (["--port", "70000"], "--port 70000 .* 65535"),
     ],
 )
 def test_what_the_command_refuses(
     words: list[str],
-    sentence: str,
+    said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -394,7 +395,8 @@ def test_what_the_command_refuses(
     Path("compared").mkdir()
     Path("compared/comparison.toml").write_text("", "utf-8")
     synthesise(tmp_path / "runs", "one", clients=4, groups=2, rounds=2)
-    assert Terminal(capsys)("watch", *words) == (2, "", f"coterie: {sentence}\n")
+    refused = Terminal(capsys)("watch", *words)
+    assert re.fullmatch(f"2  coterie: .*{said}.*\n", f"{refused.code} {refused.out} {refused.err}")
 
 
 # ---- in a browser

@@ -18,8 +18,8 @@ def test_the_distance_of_labels_is_that_of_shares() -> None:
     assert label_distance(counts, np.array([0, 1, 0, 1])) == pytest.approx(0)
 
 
-@pytest.mark.parametrize(("skewed", "said"), [(True, "Labels tell the groups"), (False, "Labels do not tell")])
-def test_labels_are_told_apart_from_chance(tmp_path: Path, skewed: bool, said: str) -> None:
+@pytest.mark.parametrize("skewed", [True, False])
+def test_labels_are_told_apart_from_chance(tmp_path: Path, skewed: bool) -> None:
     folder = synthesise(tmp_path, "one", clients=12, groups=2, rounds=3, picture=False)
     last = read_runs([folder])[0].last.sort("client")
     labels = [[30, 10, 0] if skewed and group == 0 else [10, 10, 20] for group in last["group"]]
@@ -28,7 +28,7 @@ def test_labels_are_told_apart_from_chance(tmp_path: Path, skewed: bool, said: s
     folder.write_federation(frame.select(FEDERATION.names()).cast(FEDERATION))
     why = explain_groups(read_runs([folder])[0])
     assert why is not None
-    assert why.sentences[0].startswith(said)
+    assert ("not tell" in why.sentences[0]) != skewed
     assert [row[0] for row in why.table.rows] == ["0", "1"]
     assert why.table.rows[0][4] == "40"
     assert ("0 (" in why.table.rows[0][1]) == skewed
@@ -43,7 +43,7 @@ def test_without_labels_the_page_says_so_and_one_group_needs_no_reason(tmp_path:
     folder = synthesise(tmp_path, "two", clients=12, groups=2, rounds=3, picture=False)
     why = explain_groups(read_runs([folder])[0])
     assert why is not None
-    assert "does not say which labels" in why.sentences[0]
+    assert len(why.table.header) == 4  # no column of labels
     together = synthesise(tmp_path, "together", clients=12, groups=1, rounds=3, picture=False)
     assert explain_groups(read_runs([together])[0]) is None
 

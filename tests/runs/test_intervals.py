@@ -34,11 +34,11 @@ def experiment(folder: Path, task: str, metrics: list[str], **more: Any) -> Expe
 @pytest.mark.parametrize(
     ("task", "metrics", "constant"),
     [
-        ("binary", ["f1", "accuracy"], "own majority class"),
-        ("segmentation", ["iou", "f1"], "own majority class"),
-        ("language", ["perplexity", "accuracy"], "own token counts"),
+        ("binary", ["f1", "accuracy"], "majority class"),
+        ("segmentation", ["iou", "f1"], "majority class"),
+        ("language", ["perplexity", "accuracy"], "token counts"),
         ("multilabel", ["average_precision"], "chance"),
-        ("forecasting", ["r2", "mae"], "own training mean"),
+        ("forecasting", ["r2", "mae"], "training mean"),
     ],
 )
 def test_scores_have_intervals_by_every_metric(
@@ -53,7 +53,7 @@ def test_scores_have_intervals_by_every_metric(
     assert beside["constant_low"].null_count() == beside["constant"].null_count() == 0
     found = describe_clients(one)
     assert found is not None
-    assert found.table.header[1] == f"Gain over {constant}"
+    assert found.table.header[1].endswith(constant)
 
 
 def test_an_interrupted_run_has_the_same_intervals(tmp_path: Path) -> None:

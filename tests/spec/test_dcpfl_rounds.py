@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -217,8 +218,8 @@ def test_dcpfl_settings_are_checked() -> None:
     with pytest.raises(BadInput) as raised:
         DCPFL(t_start=0, cut=0.5)
     cut, start = raised.value.problems
-    assert cut == "cut = 0.5 has no effect with dynamic = true; leave it out, or set dynamic = false"
-    assert start.startswith("t_start = 0 leaves no rounds")
+    assert re.match(r"cut = 0\.5 .*dynamic = true; .*dynamic = false$", cut)
+    assert start.startswith("t_start = 0 ")
     with pytest.raises(BadInput, match="t_start = 0"):
         DCPFL(t_start=0, dynamic=False)
     with pytest.raises(BadInput) as raised:

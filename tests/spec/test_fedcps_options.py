@@ -305,24 +305,17 @@ def test_fedcps_newcomers_pick_the_smallest_loss() -> None:
 
 def test_fedcps_refuses_what_cannot_be() -> None:
     for layers in (0, 3):
-        with pytest.raises(
-            BadInput, match=rf"method\.personal_layers = {layers} is not possible; it must be 1 to 2"
-        ):
+        with pytest.raises(BadInput, match=rf"method\.personal_layers = {layers} .*1 to 2"):
             train(FedCPS(personal_layers=layers), planted("feature"), 0)
-    with pytest.raises(BadInput, match=r"method\.lambda_min = 3 is above method\.lambda_max = 2"):
+    with pytest.raises(BadInput, match=r"method\.lambda_min = 3 .*method\.lambda_max = 2"):
         FedCPS(lambda_min=3.0)
-    for settings, sentence in (
-        ({"personal_layers": "both"}, "it must be a valid integer or 'all'"),
-        ({"lambda_power": 3}, "method.lambda_power = 3 is not possible; it must be 1 or 2"),
-        (
-            {"init": "warm"},
-            "method.init = 'warm' is not possible; it must be 'redraw', 'plain', 'kmeans' or 'silhouette'",
-        ),
+    for settings, said in (
+        ({"personal_layers": "both"}, "integer or 'all'"),
+        ({"lambda_power": 3}, r"method\.lambda_power = 3 .*1 or 2"),
+        ({"init": "warm"}, r"method\.init = 'warm' .*'redraw', 'plain', 'kmeans' or 'silhouette'"),
     ):
-        with pytest.raises(BadInput) as raised:
+        with pytest.raises(BadInput, match=said):
             METHODS["fedcps"].bind(settings, "method")
-        (problem,) = raised.value.problems
-        assert sentence in problem
     assert METHODS["fedcps"].bind({"personal_layers": "all"})["personal_layers"] == "all"
 
 

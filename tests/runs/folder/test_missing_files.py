@@ -165,7 +165,7 @@ def test_files_before_and_behind_a_table_of_an_extended_run(runs: Path, tmp_path
         file = folder.path / f"metrics/{number:06d}.zip"
         kept = file.read_bytes()
         file.unlink()
-        with pytest.raises(BadInput, match=rf"{number:06d}\.zip is missing \(no file holds round {number}\)"):
+        with pytest.raises(BadInput, match=rf"{number:06d}\.zip .*missing \(.*round {number}\)"):
             RunFolder(folder.path).clients()
         file.write_bytes(kept)
     assert coterie.resume(folder, observers=[Stopping(99)]).status == "finished"
@@ -175,7 +175,7 @@ def test_several_files_are_one_sentence(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "stopped", tmp_path / "stopped")
     for number in (2, 3):
         (tmp_path / f"stopped/metrics/{number:06d}.zip").unlink()
-    with pytest.raises(BadInput, match=r"000002-000003\.zip is missing \(no file holds rounds 2 to 3\)"):
+    with pytest.raises(BadInput, match=r"000002-000003\.zip .*missing \(.*rounds 2 to 3\)"):
         RunFolder(tmp_path / "stopped").rounds()
 
 
@@ -185,5 +185,5 @@ def test_a_checkpoint_beyond_the_tables_is_no_reason_to_go_on(runs: Path, tmp_pa
     (tmp_path / "stopped/status.json").unlink()
     (tmp_path / "stopped/metrics/000004.zip").unlink()
     assert RunFolder(tmp_path / "stopped").rounds().height == 3
-    with pytest.raises(BadInput, match=r"000004\.zip is missing"):
+    with pytest.raises(BadInput, match=r"000004\.zip .*missing"):
         coterie.resume(tmp_path / "stopped")

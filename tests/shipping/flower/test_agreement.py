@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -173,18 +174,9 @@ def test_the_experiment_says_the_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda t: t.drop("age"),
-            r"client north \(node 1001\) cannot take part: its data has no column age; the federation has",
-        ),
-        (
-            lambda t: t.rename({"marker": "crp"}),
-            "its data has no column marker; .*; its data has column crp, and the federation has age, marker alone",
-        ),
-        (
-            lambda t: t.with_columns(dose=pl.col("age")),
-            "its data has column dose, and the federation has age, marker",
-        ),
+        (lambda t: t.drop("age"), r"north \(node 1001\).*no column age"),
+        (lambda t: t.rename({"marker": "crp"}), "no column marker; .*column crp.* age, marker"),
+        (lambda t: t.with_columns(dose=pl.col("age")), "column dose.* age, marker"),
     ],
 )
 def test_a_client_with_other_columns_is_turned_away(
@@ -194,7 +186,7 @@ def test_a_client_with_other_columns_is_turned_away(
     held["north"] = change(held["north"])
     with pytest.raises(RuntimeError, match=said):
         clinics(tmp_path, held).run(experiment())
-    assert "coterie: north cannot do what it is asked: " in capsys.readouterr().err
+    assert "coterie: north " in capsys.readouterr().err
 
 
 @pytest.mark.medium
@@ -214,7 +206,7 @@ def test_values_of_text_are_told_only_where_they_may_be(tmp_path: Path) -> None:
     def back(grid: Faulty, node: int, count: int, message: Message) -> None:
         told.append(json.dumps(dict(message.values)))
 
-    with pytest.raises(RuntimeError, match=r"column 'ward' of client east.*text"):
+    with pytest.raises(RuntimeError, match=r"'ward' .*east.*text"):
         clinics(tmp_path / "silent", held).run(experiment(4), back=back)
     assert not any("icu" in text for text in told)
     run = clinics(tmp_path / "open", held, **{"tell-levels": True}).run(experiment(4))
@@ -232,11 +224,10 @@ def test_a_value_that_nobody_knows_is_named_in_the_clients_log_alone(
     held["south"] = held["south"].with_columns(ward=pl.col("ward").replace("day", "morgue"))
     with pytest.raises(RuntimeError) as caught:
         clinics(tmp_path, held).run(experiment(4, levels={"ward": ["day", "icu"]}))
-    assert "column ward has values that data.levels does not name" in str(caught.value)
-    assert "morgue" not in str(caught.value)
-    assert "12" not in str(caught.value)
-    log = capsys.readouterr().err
-    assert "south.csv: column ward has 'morgue' in 12 rows; the federation knows day, icu" in log
+    told, log = str(caught.value), capsys.readouterr().err
+    assert all(word in told for word in ("column ward", "data.levels"))
+    assert not any(word in told for word in ("morgue", "12"))
+    assert all(word in log for word in ("south.csv", "column ward", "'morgue'", "12 rows", "day, icu"))
 
 
 def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
@@ -251,13 +242,13 @@ def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
 @pytest.mark.parametrize(
     ("table", "task", "said"),
     [
-        ({"label": [0.0, 37.25] * 4}, {}, "the label in row 1 is neither; labels must be integers or strings"),
-        ({"split": ["train", "P37.25"] * 4}, {}, "split in row 1 is none of these; it must be train"),
-        ({"a": [1.0, float("inf")] * 4, "patient": ["P37.25"] * 8}, {}, "column a has none in row 1; every value"),
-        ({"a": [1.0, None] * 4}, {}, "column a has none in row 1; 4 of 8 rows lack"),
-        ({"label": [0.0, float("inf")] * 4}, {"name": "regression"}, "the label in row 1 is none; every target"),
-        ({"b": ["37.25"] * 8}, {}, "column b has values that data.levels does not name"),
-        ({"b": [3.0] * 8}, {}, "its data has column b, and the federation has a alone; leave it out"),
+        ({"label": [0.0, 37.25] * 4}, {}, "label in row 1 .*integers or strings"),
+        ({"split": ["train", "P37.25"] * 4}, {}, "split in row 1 .*train"),
+        ({"a": [1.0, float("inf")] * 4, "patient": ["P37.25"] * 8}, {}, "column a .*row 1"),
+        ({"a": [1.0, None] * 4}, {}, "column a .*row 1; 4 of 8 rows"),
+        ({"label": [0.0, float("inf")] * 4}, {"name": "regression"}, "label in row 1 .*target"),
+        ({"b": ["37.25"] * 8}, {}, r"column b .*data\.levels"),
+        ({"b": [3.0] * 8}, {}, "column b.* a "),
     ],
 )
 def test_a_refusal_tells_no_value_and_no_path(
@@ -272,7 +263,7 @@ def test_a_refusal_tells_no_value_and_no_path(
     asked = asked.updated({"task": task, "data.classes": 1}) if task else asked
     agreed = Agreement((Column("a"), Column("b", ("x",))) if levels else (Column("a"),))
     answer = ask(tmp_path / "O'Brien.parquet", asked, agreed)
-    assert said in answer
+    assert re.search(said, answer)
     assert "37.25" not in answer
     assert "Brien" not in answer
     assert "O'Brien.parquet" in capsys.readouterr().err
@@ -281,32 +272,31 @@ def test_a_refusal_tells_no_value_and_no_path(
 def test_a_refusal_of_several_labels_tells_none() -> None:
     with pytest.raises(BadInput, match="label 1 in row 0 is 37") as caught:
         Multilabel().read_targets(np.array([[1, 37]]), "a.npz", [])
-    assert caught.value.told == ["label 1 in row 0 is none of these; it must be 0, 1, or -1 for unknown"]
+    assert re.fullmatch("label 1 in row 0 (?!.*37).*-1.*", "\n".join(caught.value.told))
 
 
 def test_a_refusal_tells_no_path_of_a_file_in_a_folder(tmp_path: Path) -> None:
     for number in range(2):
         pl.DataFrame({f"a{number}": [1.0], "label": ["ill"]}).write_csv(tmp_path / f"O'Brien {number}.csv")
     answer = ask(tmp_path, experiment(1))
-    assert "its data has no column a0, which its data has; all files must have the same columns" in answer
-    assert "… does not exist" in ask(tmp_path / "nowhere.csv", experiment(1))
+    assert "no column a0" in answer
+    assert not any("Brien" in said for said in (answer, ask(tmp_path / "O'Brien.csv", experiment(1))))
 
 
 def test_a_refusal_tells_no_path_of_the_folder_for_states(tmp_path: Path) -> None:
     pl.DataFrame({"a": [1.0, 2.0] * 10, "label": ["ill", "well"] * 10}).write_csv(tmp_path / "a.csv")
     (tmp_path / "state").write_text("no folder")
     answer = ask(tmp_path / "a.csv", experiment(1), Agreement((Column("a"),)))
-    assert "its state-dir is not possible (File exists); it must name another folder" in answer
+    assert ("state-dir" in answer, str(tmp_path) in answer) == (True, False)
 
 
 def test_columns_that_become_too_many_inputs_are_refused_before_any_is_made(tmp_path: Path) -> None:
     held = tables(text=True)
     place = clinics(tmp_path, held, **{"tell-levels": True})
-    said = r"data.features = \[2\] is not possible; it must be \[4\], .*: ward \(2\), age"
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=r"data\.features = \[2\].*\[4\], .*: ward \(2\), age"):
         place.run(experiment())
     wide = Agreement((Column("age"), Column("marker"), Column("ward", ("day", "icu", *map(str, range(998))))))
-    with pytest.raises(BadInput, match=r"it must be \[1002\], .*: ward \(1,000\)"):
+    with pytest.raises(BadInput, match=r"\[1002\], .*: ward \(1,000\)"):
         load_own("a", tmp_path / "east.csv", (4,), ["ill", "well"], **HELD_OUT, agreed=wide)
 
 
@@ -315,7 +305,7 @@ def test_clients_cannot_tell_more_values_than_a_message_may_name() -> None:
         ClientInfo(name, (1, 0, 1), (1,), 2, "", columns=(Column("a", tuple(f"{name}{k}" for k in range(6000))),))
         for name in ("x", "y")
     ]
-    with pytest.raises(BadInput, match="column 'a' has 12,000 values of text among the clients"):
+    with pytest.raises(BadInput, match=r"'a' .*12,000 values"):
         propose_columns(clients)
 
 
@@ -369,17 +359,17 @@ def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"columns": "[[1, null]]"}, "columns.0.0 = 1 is not possible; it must be a valid string"),
-        ({"columns": json.dumps([["a", None], ["a", None]])}, "must be there once"),
-        ({"columns": json.dumps([["a", ["x"] * 20_000]])}, "at most 10000 items"),
-        ({"sums": "[[1, 2], [1, 2]]"}, "must be three rows of 2 numbers"),
-        ({"sums": "[[20], [1], [1]]"}, "must be three rows of 2 numbers"),
-        ({"sums": "[[20, 20], [1, NaN], [1, 1]]"}, "its sums are not possible"),
-        ({"sums": "[[20, 20], [100, 1], [1, 1]]"}, "its sums are not possible"),
-        ({"sums": "[[2.5, 20], [1, 1], [1, 1]]"}, "its sums are not possible"),
-        ({"sums": "[[1e300, 20], [0, 1], [0, 1]]"}, "its sums are not possible"),
-        ({"sums": "[[20, 20], [0, 1], [1e300, 1]]"}, "its sums are not possible"),
-        ({"sums": f"[[20, 20], [1, {10**400}], [1, 1]]"}, "must be three rows of 2 numbers"),
+        ({"columns": "[[1, null]]"}, r"columns\.0\.0 = 1 .*string"),
+        ({"columns": json.dumps([["a", None], ["a", None]])}, "column.*once"),
+        ({"columns": json.dumps([["a", ["x"] * 20_000]])}, "columns.* 10000 items"),
+        ({"sums": "[[1, 2], [1, 2]]"}, "sums.*three rows"),
+        ({"sums": "[[20], [1], [1]]"}, "sums.*2 numbers"),
+        ({"sums": "[[20, 20], [1, NaN], [1, 1]]"}, "sums"),
+        ({"sums": "[[20, 20], [100, 1], [1, 1]]"}, "sums"),
+        ({"sums": "[[2.5, 20], [1, 1], [1, 1]]"}, "sums"),
+        ({"sums": "[[1e300, 20], [0, 1], [0, 1]]"}, "sums"),
+        ({"sums": "[[20, 20], [0, 1], [1e300, 1]]"}, "sums"),
+        ({"sums": f"[[20, 20], [1, {10**400}], [1, 1]]"}, "sums"),
     ],
 )
 def test_a_hello_is_not_trusted(change: dict[str, str], said: str) -> None:
@@ -393,11 +383,11 @@ def test_a_hello_is_not_trusted(change: dict[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[]", "not possible .*must be as the server wrote it"),
-        ("[" * 100_000, "not possible .*must be as the server wrote it"),
-        (f'{{"columns": [], "mean": [{10**400}], "deviation": [1.0]}}', "mean.0 = .*must be a finite number"),
-        ('{"columns": [], "mean": [1.0], "deviation": []}', "one for each deviation"),
-        ('{"columns": [], "mean": [1.0], "deviation": [0.0]}', "deviation.0 = 0.0 is not possible"),
+        ("[]", "not possible"),
+        ("[" * 100_000, "not possible"),
+        (f'{{"columns": [], "mean": [{10**400}], "deviation": [1.0]}}', r"mean\.0 = .*finite"),
+        ('{"columns": [], "mean": [1.0], "deviation": []}', "each deviation"),
+        ('{"columns": [], "mean": [1.0], "deviation": [0.0]}', r"deviation\.0 = 0\.0"),
     ],
 )
 def test_an_agreement_is_not_trusted(text: str, said: str) -> None:
@@ -407,18 +397,18 @@ def test_an_agreement_is_not_trusted(text: str, said: str) -> None:
 
 def test_sums_of_which_no_scale_comes_are_refused() -> None:
     one = ClientInfo("a", (2, 0, 1), (1,), 2, "", sums=((2.0,), (0.0,), (1.5e308,)))
-    with pytest.raises(BadInput, match="have no finite total"):
+    with pytest.raises(BadInput, match="finite"):
         Agreement().scaled([one, one])
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"columns": ["age", "age"]}, "every name must be there once"),
-        ({"columns": ["age", "marker"], "levels": {"ward": ["a"]}}, "data.levels names 'ward'"),
-        ({"levels": {"ward": ["a", "a"]}}, "it must name each value once"),
-        ({"label": "ill", "client": "ill"}, "data.label and data.client are both 'ill'; they must be two columns"),
-        ({"columns": ["age", "ward"], "levels": {"ward": ["a", "b"]}}, r"it must be \[3\]"),
+        ({"columns": ["age", "age"]}, r"data\.columns.*once"),
+        ({"columns": ["age", "marker"], "levels": {"ward": ["a"]}}, r"data\.levels .*'ward'"),
+        ({"levels": {"ward": ["a", "a"]}}, r"data\.levels.*once"),
+        ({"label": "ill", "client": "ill"}, r"data\.label and data\.client .*'ill'"),
+        ({"columns": ["age", "ward"], "levels": {"ward": ["a", "b"]}}, r"\[3\]"),
     ],
 )
 def test_columns_that_cannot_be_are_refused_before_anybody_is_asked(data: dict[str, Any], said: str) -> None:

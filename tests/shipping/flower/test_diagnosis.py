@@ -63,9 +63,7 @@ def test_a_federation_is_diagnosed_as_its_simulation(tmp_path: Path, capsys: pyt
     assert told["kinds"]["skew"] is None
     assert not (tmp_path / "runs").exists()
     said = capsys.readouterr().out
-    assert "8 clients on data of their own, seed 0" in said
-    assert "4, 4 clients" in said
-    assert "Which method? 1. halves" in said
+    assert all(word in said for word in ("8 clients", "seed 0", "4, 4 clients", "1. halves"))
     advised = Experiment.from_toml(folder / "experiment.toml")
     assert (advised.method.name, advised.data.name) == ("halves", "remote")
 
@@ -84,8 +82,8 @@ def test_only_clients_that_were_let_tell_their_profiles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"diagnose": "taken"}, "it is there already and not empty; name a new folder"),
-        ({"diagnose": "new", "profiles": 3}, "profiles = 3 is not possible; it must be true or false"),
+        ({"diagnose": "taken"}, "taken'.*empty"),
+        ({"diagnose": "new", "profiles": 3}, "profiles = 3 .*true or false"),
     ],
 )
 def test_what_is_not_possible_is_said_before_anybody_is_asked(
@@ -102,5 +100,5 @@ def test_what_is_not_possible_is_said_before_anybody_is_asked(
 @pytest.mark.medium
 def test_a_promise_of_privacy_keeps_a_federation_from_being_diagnosed(tmp_path: Path) -> None:
     private = OWN.updated({"privacy": {"unit": "client", "epsilon": 5.0}, "training.momentum": 0.0})
-    with pytest.raises(RuntimeError, match="is not possible with a diagnosis"):
+    with pytest.raises(RuntimeError, match="diagnosis"):
         Place(tmp_path, []).run(private, diagnose=str(tmp_path / "new"))

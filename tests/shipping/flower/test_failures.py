@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -95,36 +96,31 @@ def header(message: Message, old: str, new: str) -> Message:
 WRONG = (
     Wrong(
         lambda message: tensors(message, lambda v: np.where(np.arange(v.size) == 3, np.nan, v).astype("f4")),
-        "sent a model with NaN or infinite values",
+        "model .*NaN",
     ),
     Wrong(
         lambda message: tensors(message, lambda v: v[:-1]),
-        "the answer's model has shape (15009,); it must be (15010,)",
+        r"model .*\(15009,\).*\(15010,\)",
     ),
     Wrong(
         lambda message: tensors(message, lambda v: v.astype("f8")),
-        "a message's model holds torch.float64; it must be torch.float32",
+        r"model .*torch\.float64.*torch\.float32",
     ),
-    Wrong(lambda message: replace(message, body=message.body[:100]), "a message of 100 bytes cannot"),
+    Wrong(lambda message: replace(message, body=message.body[:100]), "100 bytes"),
     Wrong(
         lambda message: replace(message, values={**message.values, "version": "coterie-message/9"}),
-        "the other side speaks 'coterie-message/9' and this one",
+        "'coterie-message/9'",
     ),
     Wrong(
         lambda message: replace(message, values={**message.values, "version": "coterie-message/9"}),
-        "the other side speaks 'coterie-message/9' and this one",
+        "'coterie-message/9'",
         there=True,
     ),
     Wrong(lambda message: header(message, "local-update", "local-updatx"), "rule 'local-updatx'", there=True),
-    Wrong(lambda message: Message(), "the other side speaks None", there=True),
-    Wrong(lambda message: tensors(message, None), "sent no model"),
-    Wrong(
-        lambda message: report(message, "train_loss", "abc"), "reported train_loss = 'abc', which is not possible"
-    ),
-    Wrong(
-        lambda message: report(message, "trained_samples", [1]),
-        "reported trained_samples = '[1]', which is not possible",
-    ),
+    Wrong(lambda message: Message(), "None", there=True),
+    Wrong(lambda message: tensors(message, None), "no model"),
+    Wrong(lambda message: report(message, "train_loss", "abc"), "train_loss = 'abc'"),
+    Wrong(lambda message: report(message, "trained_samples", [1]), r"trained_samples = '\[1\]'"),
 )
 
 
@@ -147,7 +143,7 @@ def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(tmp_path: P
     found = failures(run)
     assert [(round, client) for round, client, _ in found] == [(r, BAD) for r in range(2, rounds)]
     for (_, _, said), wrong in zip(found, WRONG, strict=True):
-        assert said.startswith(wrong.reason), said
+        assert re.search(wrong.reason, said), said
     there_were = [CLIENTS, *[CLIENTS - 1] * len(WRONG), CLIENTS]
     assert RunFolder(run).rounds()["participants"].to_list() == there_were
     assert RunFolder(run).status == "finished"
@@ -172,7 +168,7 @@ def test_a_model_of_the_largest_numbers_ends_no_run(tmp_path: Path) -> None:
     picture = RunFolder(run).picture()
     assert picture is not None
     assert picture.clients.tolist() == [0, 2, 3]
-    assert picture.affinity_name.endswith("; too large to draw: 1 left out")
+    assert " 1 left out" in picture.affinity_name
     longer = (run / "experiment.toml").read_text().replace("rounds = 2", "rounds = 3")
     (run / "experiment.toml").write_text(longer)
     here.run(asked, resume="real")
@@ -190,8 +186,7 @@ def test_a_client_vanishes_in_mid_round_is_away_and_comes_back(tmp_path: Path) -
 
     run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=5), there=there)
     found = failures(run)
-    assert (2, BAD, "is not connected any more") in found
-    assert (3, BAD, "is not connected") in found
+    assert {round for round, _, reason in found if "not connected" in reason} == {2, 3}
     assert {(round, client) for round, client, _ in found} == {(2, BAD), (3, BAD)}
     rows = RunFolder(run).rounds()
     assert rows["participants"].to_list() == [CLIENTS, CLIENTS - 1, CLIENTS - 1, CLIENTS, CLIENTS]
@@ -228,7 +223,7 @@ def test_a_client_that_lost_its_folder_begins_anew_and_that_is_said(tmp_path: Pa
             shutil.rmtree(tmp_path / f"client-{BAD}" / "states")
 
     run = here.run(experiment("fedrep", rounds=5), there=there)
-    assert failures(run) == [(3, BAD, "has lost what it kept in round 2; it will begin anew")]
+    assert [(number, client, "round 2" in said) for number, client, said in failures(run)] == [(3, BAD, True)]
     assert RunFolder(run).rounds()["participants"].to_list() == [4, 4, 3, 4, 4]
 
 
@@ -253,30 +248,28 @@ def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> 
     nodes = [*here.nodes[:3], {**here.nodes[3], "client": "clinic-0"}]
     with pytest.raises(RuntimeError) as caught:
         Place(tmp_path, nodes).run(asked)
-    text = str(caught.value)
-    assert "4 clients are to take part, and 1 can after 0.1 s (clinic-0)" in text
-    assert "a sample has the shape [6, 8, 1]; it must be [8, 8, 1], as data.features says" in text
-    assert "the classes are 0, 1, 2" in text
-    assert "client clinic-0 cannot take part twice" in text
+    short, shape = r"4 clients .* 1 .*\(clinic-0\)", r"\[6, 8, 1\].*\[8, 8, 1\].*data\.features"
+    for said in (short, shape, "0, 1, 2", "clinic-0 .*twice"):
+        assert re.search(said, str(caught.value))
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("node", "sentence"),
+    ("node", "said"),
     [
-        ({"client": ""}, "client is missing in the node's configuration"),
-        ({"data": ""}, "data is missing in the node's configuration"),
-        ({"state-dir": ""}, "state-dir is missing in the node's configuration"),
-        ({"data": "nowhere.npz"}, "data = … does not exist"),
+        ({"client": ""}, "client .*missing"),
+        ({"data": ""}, "data .*missing"),
+        ({"state-dir": ""}, "state-dir .*missing"),
+        ({"data": "nowhere.npz"}, "data = … "),
     ],
 )
 def test_a_node_that_is_not_configured_is_told_what_is_missing(
-    node: dict[str, str], sentence: str, tmp_path: Path
+    node: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     here, asked = own(tmp_path)
     nodes = [*here.nodes[:3], {**here.nodes[3], **node}]
-    with pytest.raises(RuntimeError, match=sentence):
+    with pytest.raises(RuntimeError, match=said):
         Place(tmp_path, nodes).run(asked)
 
 
@@ -298,7 +291,7 @@ def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp
     held = dict(np.load(here.nodes[1]["data"]))
     np.savez(here.nodes[1]["data"], **{**held, "features": held["features"] + 1})
     here.run(asked, resume="real")
-    assert (2, 1, "is not connected") in failures(run)
+    assert {(number, client) for number, client, _ in failures(run)} == {(2, 1)}
     assert RunFolder(run).rounds()["participants"].to_list() == [4, 3]
 
 
@@ -306,9 +299,9 @@ def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp
 def test_an_error_message_of_flower_is_put_into_words(tmp_path: Path) -> None:
     error = "<class 'ValueError'>:<'no electricity'>"
     told = {
-        2: (2, error, f"failed in its app: {error}"),
-        3: (3, "Message Unavailable", "did not answer in time"),
-        4: (8, "ClientApp stopped responding.", "its process died"),
+        2: (2, error, error),
+        3: (3, "Message Unavailable", "in time"),
+        4: (8, "ClientApp stopped responding.", "process died"),
     }
 
     def there(grid: Faulty, node: int, count: int, message: Message) -> FlowerMessage | None:
@@ -319,7 +312,7 @@ def test_an_error_message_of_flower_is_put_into_words(tmp_path: Path) -> None:
 
     run = place(tmp_path, CLIENTS).run(experiment(rounds=5), there=there)
     found = [failed for failed in failures(run) if not failed[2].startswith("not evaluated")]
-    assert found == [(round, BAD, said) for round, (_, _, said) in told.items()]
+    assert [(n, client, told[n][2] in said) for n, client, said in found] == [(n, BAD, True) for n in told]
 
 
 @pytest.mark.parametrize("name", ["/etc/data.npz", "hub:owner/name", "digits"])
@@ -329,10 +322,7 @@ def test_a_server_cannot_have_a_client_read_something_else(name: str, tmp_path: 
     asked = experiment(rounds=1).updated({"data": {"name": name}})
     values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello", "run": "0" * 32}
     said = answer_message(Message(values), node, {"data": "/other.npz", "state-dir": "/"})
-    assert said.refusal is not None
-    assert said.refusal.startswith(
-        f"data.name = {name!r} is not possible here; it must be 'remote' for a client that"
-    )
+    assert re.search(f"data.name = '{name}'.*'remote'", said.refusal or "")
     assert not (tmp_path / "state").exists()
 
 
@@ -345,10 +335,10 @@ def test_a_server_cannot_have_a_client_write_elsewhere(tmp_path: Path) -> None:
         "run": "../../x",
     }
     said = answer_message(Message(values), here.nodes[0], {})
-    assert said.refusal == "a message says run = '../../x'; it must be 32 digits from 0 to f"
+    assert "run = '../../x'" in str(said.refusal)
     unnamed = {name: value for name, value in here.nodes[0].items() if name != "state-dir"}
     said = answer_message(Message({**values, "asks": "hello"}), unnamed, {"state-dir": str(tmp_path / "x")})
-    assert said.refusal == "state-dir is missing in the node's configuration; name a folder that this client keeps"
+    assert "state-dir" in str(said.refusal)
     assert not (tmp_path / "x").exists()
 
 

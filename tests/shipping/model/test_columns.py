@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +66,12 @@ def test_training_data_are_told_from_others_and_classes_keep_their_names(termina
     train(terminal, "wards.csv", "--set", "standardise=global")
     people = RunFolder("runs/first").federation()
     assert people is not None
-    said = (
-        f"run first was trained on {people['train'].sum():,} of these samples; coterie show first has its scores on"
-    )
-    assert said in " ".join(accuracy(terminal, "first", "--data", "wards.csv")[1].split())
-    assert said in " ".join(accuracy(terminal, "first", "--data", "wards.csv", "--client", "east")[1].split())
-    assert "was trained on" not in accuracy(terminal, "first", "--data", "fresh.csv")[1]
+    said = f" {people['train'].sum():,} of "
+    for words in ([], ["--client", "east"]):
+        note = " ".join(accuracy(terminal, "first", "--data", "wards.csv", *words)[1].split())
+        assert said in note
+        assert "coterie show first" in note
+    assert "coterie show" not in accuracy(terminal, "first", "--data", "fresh.csv")[1]
     (run,) = read_runs([RunFolder("runs/first")])
     assert run.class_names == ("ill", "well")
 
@@ -87,7 +88,7 @@ def test_the_order_of_columns_changes_nothing(terminal: Terminal) -> None:
     fresh.write_csv("fresh.csv")
     fresh.select(reversed(fresh.columns)).write_parquet("turned.parquet")
     each, out = accuracy(terminal, "first", "--data", "fresh.csv")
-    assert "the models of 4 clients, each for its own samples" in out
+    assert "models of 4 clients" in out
     assert each > 0.9  # no one model is right in all hospitals
     assert accuracy(terminal, "first", "--data", "turned.parquet")[0] == each
     east = fresh.filter(pl.col("client") == "east").drop("client")
@@ -106,30 +107,23 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     whole.write_csv("wards.csv")
     train(terminal, "wards.csv", "--set", "standardise=global")
     east = whole.filter(pl.col("client") == "east").drop("client")
-    for table, sentence in (
-        (east.drop("age"), "coterie: a.csv has no column age; it needs the columns income, age, ward"),
-        (east.with_columns(height=pl.lit(1.8)), "coterie: a.csv has column height "),
-        (
-            east.with_columns(age=pl.lit("old")),
-            "coterie: a.csv: column age in line 2 is 'old'; in training it held",
-        ),
-        (
-            east.with_columns(pl.when(pl.col("age") > 50).then("age").alias("age")),
-            "coterie: a.csv: column age has no value in line",
-        ),
+    for table, said in (
+        (east.drop("age"), "column age; .* income, age, ward"),
+        (east.with_columns(height=pl.lit(1.8)), "column height "),
+        (east.with_columns(age=pl.lit("old")), "column age in line 2 is 'old'"),
+        (east.with_columns(pl.when(pl.col("age") > 50).then("age").alias("age")), "column age .* line "),
     ):
         table.write_csv("a.csv")
         code, out, err = terminal("predict", "first", "--data", "a.csv", "--client", "east")
         assert (code, out) == (2, "")
-        assert err.startswith(sentence), err
-        assert len(err.splitlines()) == 1
+        assert re.fullmatch(f"coterie: a.csv.*{said}.*\n", err), err
     east.with_columns(ward=pl.Series(["c"] * 5 + ["a"] * 55)).write_csv("a.csv")
     _, out = accuracy(terminal, "first", "--data", "a.csv", "--client", "east")
     (note,) = [line for line in out.splitlines() if "column ward" in line]
     assert "'c' (5)" in note
     pl.concat([whole, east.with_columns(client=pl.lit("new")).select(whole.columns)]).write_csv("a.csv")
     code, _, err = terminal("predict", "first", "--data", "a.csv")
-    assert (code, err.splitlines()[0][:35]) == (2, "coterie: client 'new' is unknown; k")
+    assert (code, "client 'new'" in err) == (2, True)
 
 
 @pytest.mark.medium
@@ -218,13 +212,13 @@ def test_missing_values_go_by_a_policy(terminal: Terminal, missing: str) -> None
     words = ("run", "fesem", "--data", "wards.csv", "--rounds", "1", "--workers", "1", "--quiet")
     code, _, err = terminal(*words)
     assert code == 2
-    assert "wards.csv: column age has no value in line 5 (client east); " in err
-    assert "24 of 240 rows lack a value in age (24); data.missing = mean, drop or zero says what to do" in err
+    assert re.search(r"wards\.csv: column age .*line 5 \(client east\)", err)
+    assert re.search(r"24 of 240 rows.* age \(24\).*data\.missing = mean, drop or zero", err)
     train(terminal, "wards.csv", "--set", f"missing={missing}", "--set", "standardise=global")
     whole.write_csv("fresh.csv")
     if missing == "drop":
         code, _, err = terminal("predict", "first", "--data", "fresh.csv")
-        assert (code, "column age has no value in line 5" in err) == (2, True)
+        assert (code, "line 5" in err) == (2, True)
     else:
         assert accuracy(terminal, "first", "--data", "fresh.csv")[0] > 0.8
 

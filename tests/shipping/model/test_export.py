@@ -105,9 +105,7 @@ def test_what_cannot_be_exported_says_so_in_one_sentence(tmp_path: Path, capfd: 
     pytest.importorskip("onnxscript", reason="install coterie[onnx] to export networks")
     model = some(SMALL["mlp"])
     moody = Moody(model.vector, model.layout, model.about)
-    with pytest.raises(
-        BadInput, match=r"network mlp cannot be written as ONNX \(.*; export it as \.safetensors"
-    ) as raised:
+    with pytest.raises(BadInput, match=r"mlp .*ONNX .*\.safetensors") as raised:
         export(moody, tmp_path / "model.onnx")
     assert "step 1" not in str(raised.value), "the cause is told, not how PyTorch goes about it"
     assert list(tmp_path.iterdir()) == []
@@ -120,7 +118,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BadInput) as refused:
         export(some(SMALL["mlp"]), tmp_path / "m.onnx")
     (sentence,) = refused.value.problems
-    assert sentence.endswith("m.onnx' needs onnx and onnxscript; install coterie[onnx]")
+    assert all(word in sentence for word in ("m.onnx'", "onnxscript", "coterie[onnx]"))
     assert list(tmp_path.iterdir()) == []
 
 

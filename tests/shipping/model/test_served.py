@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def test_what_scores_nothing_hands_nothing_over() -> None:
         session.runtime.begin_round(1)
         replies = session.runtime.measure(Exchange(who, HandOver(AsksForNoScore()), send))
         assert list(replies.missing) == [1, 2]
-        assert "scores no model; there is none to hand over" in replies.missing[1]
+        assert "no model" in replies.missing[1]
         replies = session.runtime.measure(Exchange(who, HandOver(Evaluate("validation")), send))
         assert torch.equal(replies.models, torch.stack([model, model]))
         assert session.runtime.ledger.rows == []
@@ -120,8 +121,8 @@ def test_a_client_gets_the_model_it_was_evaluated_with(tmp_path: Path, method: s
         model, notes = trained_model(run, client=str(client))
         assert model.about.whose == f"client 'client {client}' of run {method} after round 3"
         if method == "fedcr":  # scored by the mean of several draws
-            drawn = "by the mean of 18 draws of its features; here by their means"
-            assert notes == [f"the run scores client 'client {client}' {drawn}"]
+            (note,) = notes
+            assert re.search(f"'client {client}' .*18 draws", note)
             continue
         assert notes == []
         assert accuracy(model, held, client) == pytest.approx(last["accuracy"][client], abs=1e-6)
@@ -140,27 +141,24 @@ def test_a_group_gets_what_its_members_are_served(tmp_path: Path, federation: Fe
         assert f"group {group} ({len(members)} client" in model.about.whose
         for member in members.tolist():
             assert torch.equal(trained_model(run, client=f"client {member}")[0].vector, model.vector)
-    with pytest.raises(BadInput, match=r"run ifca has \d groups, .*: 0 \(\d\), 1 .*--group"):
+    with pytest.raises(BadInput, match=r"ifca .*\d groups, .*: 0 \(\d\), 1 .*--group"):
         trained_model(run)
-    with pytest.raises(BadInput, match="group 9 is unknown in run ifca; its groups are 0, 1"):
+    with pytest.raises(BadInput, match=r"group 9 .*ifca; .* 0, 1"):
         trained_model(run, group=9)
-    with pytest.raises(BadInput, match="name one of them"):
+    with pytest.raises(BadInput, match=r"client.*group"):
         trained_model(run, client="0", group=0)
-    with pytest.raises(BadInput, match="client 'client 99' is unknown; did you mean client"):
+    with pytest.raises(BadInput, match=r"'client 99' .*client 9"):
         trained_model(run, client="client 99")
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("method", "sentence"),
-    [
-        ("fedper", r"group 0 shares 13,000 of 15,010 parameters; its clients keep the rest; .*'client 0'"),
-        ("local-only", "group 0 shares no model; its clients have one each; .*'client 0'"),
-    ],
+    ("method", "said"),
+    [("fedper", "group 0 .*13,000 of 15,010.*'client 0'"), ("local-only", "group 0 .*no model.*'client 0'")],
 )
-def test_a_group_without_a_model_says_so(tmp_path: Path, method: str, sentence: str) -> None:
+def test_a_group_without_a_model_says_so(tmp_path: Path, method: str, said: str) -> None:
     run = trained(tmp_path, method, rounds=1)
-    with pytest.raises(BadInput, match=sentence):
+    with pytest.raises(BadInput, match=said):
         trained_model(run, group=0)
 
 
@@ -168,7 +166,7 @@ def test_a_group_without_a_model_says_so(tmp_path: Path, method: str, sentence: 
 def test_what_clients_make_of_a_groups_model_is_said(tmp_path: Path) -> None:
     run = trained(tmp_path, "ditto", rounds=1)
     group, notes = trained_model(run)  # there is one group
-    assert notes == ["a client of group 0 is served a model of its own; --client gives that"]
+    assert ["--client" in note for note in notes] == [True]
     assert not torch.equal(group.vector, trained_model(run, client="2")[0].vector)
 
 
@@ -185,7 +183,7 @@ def test_newcomers_get_the_model_they_arrive_with(tmp_path: Path, method: str) -
     assert isinstance(held, Federation)
     for client, name, arrival in joined.select("client", "name", "arrival").iter_rows():
         model, notes = trained_model(run, client=name)
-        assert notes == [f"client {name!r} never trained; this is its model on arrival"]
+        assert [repr(name) in note for note in notes] == [True]
         assert accuracy(model, held, client) == pytest.approx(arrival, abs=1e-6)
 
 
@@ -194,9 +192,7 @@ def test_a_run_on_a_gpu_is_taken_up_without_one() -> None:
     given = coterie.Experiment(run={"engine": "gpu", "workers": 3, "client_timeout": 5.0, "rounds": 7})
     found, notes = adapt_to_this_machine(given)
     assert found == coterie.Experiment(run={"engine": "auto", "workers": 1, "rounds": 7})
-    assert notes == [
-        "the run used a GPU, and here is none: a model that adapts first may differ in its last digits"
-    ]
+    assert ["GPU" in note for note in notes] == [True]
     assert adapt_to_this_machine(found) == (found, [])
 
 
@@ -228,18 +224,17 @@ def test_an_interrupted_run_gives_its_last_checkpoint(tmp_path: Path, federation
     result = coterie.run(experiment, observers=[StopAfter(2)])
     assert result.status == "interrupted"
     model, _ = trained_model(RunFolder(result.folder), client="4")
-    assert model.about.whose.endswith("of run cut after round 2")
+    assert model.about.whose.endswith("round 2")
     accuracies = result.clients.filter(result.clients["round"] == 2)["accuracy"]
     assert accuracy(model, federation, 4) == pytest.approx(accuracies[4], abs=1e-6)
     older, newest = sorted((result.folder / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-1])
     model, notes = trained_model(RunFolder(result.folder), client="4")
-    assert model.about.whose.endswith("of run cut after round 1")
-    assert len(notes) == 1
-    assert "is damaged" in notes[0]
+    assert model.about.whose.endswith("round 1")
+    assert ["damaged" in note for note in notes] == [True]
     older.unlink()
     newest.unlink()
-    with pytest.raises(BadInput, match="run cut has no checkpoint yet"):
+    with pytest.raises(BadInput, match=r"cut .*no checkpoint"):
         trained_model(RunFolder(result.folder), client="4")
 
 
@@ -313,9 +308,9 @@ def test_a_real_federation_does_not_give_its_clients_models(
     tmp_path: Path, federation: Federation, data: dict[str, Any]
 ) -> None:
     run, _ = federated(tmp_path, federation, "fedper", data)
-    with pytest.raises(BadInput, match=r"'client 0' of run real.*state"):
+    with pytest.raises(BadInput, match=r"'client 0' .*real.*state"):
         trained_model(run, client="client 0")
-    with pytest.raises(BadInput, match="group 0 shares 13,000 of 15,010 parameters; its clients keep the rest"):
+    with pytest.raises(BadInput, match=r"group 0 .*13,000 of 15,010"):
         trained_model(run, group=0)
 
 
@@ -342,7 +337,7 @@ def test_a_model_knows_what_its_classes_are_called(tmp_path: Path, pets: Path) -
     assert (about.data, about.features, about.classes) == ("", (5,), 3)
     with np.load(pets) as held:
         np.savez(pets, x=held["x"] + 1, y=held["y"])
-    with pytest.raises(BadInput, match="no longer gives the clients the data they had"):
+    with pytest.raises(BadInput, match="no longer"):
         trained_model(run)
 
 

@@ -94,7 +94,7 @@ def test_a_network_of_its_own(tmp_path: Path) -> None:
 def test_only_a_model_of_the_layout_is_written(tmp_path: Path) -> None:
     given = some()
     for wrong in (given.vector[:-1], given.vector.double()):
-        with pytest.raises(ValueError, match=r"it must be float32 \(\d+,\)"):
+        with pytest.raises(ValueError, match=r"float32 \(\d+,\)"):
             write_model(tmp_path / "m.safetensors", wrong, given.layout, given.about)
     assert list(tmp_path.iterdir()) == []
 
@@ -111,38 +111,35 @@ def test_every_altered_byte_is_found(tmp_path: Path) -> None:
         assert len(refused.value.problems) == 1, place
     for length in (0, 5, 200, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(BadInput, match="is damaged"):
+        with pytest.raises(BadInput, match="damaged"):
             read_model(path)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
-    with pytest.raises(BadInput, match="does not exist; name a file that coterie export wrote"):
+    with pytest.raises(BadInput, match="coterie export"):
         read_model(path)
     path.write_bytes(b"PK\x03\x04 something else altogether")
-    with pytest.raises(BadInput, match="is damaged or no safetensors file"):
+    with pytest.raises(BadInput, match="no safetensors"):
         read_model(path)
     save_file({"w": torch.zeros(2)}, path)
-    with pytest.raises(BadInput, match="has no format; it must have 'coterie-model/1'"):
+    with pytest.raises(BadInput, match=r"no format; .*'coterie-model/1'"):
         read_model(path)
     save_file({"w": torch.zeros(2)}, path, {"format": "coterie-checkpoint/1"})
-    with pytest.raises(BadInput, match="has the format 'coterie-checkpoint/1'"):
+    with pytest.raises(BadInput, match="'coterie-checkpoint/1'"):
         read_model(path)
     given = some()
     vast = 10**9
-    for about, sentence in (
-        (replace(ABOUT, network="cmn"), "cannot be built: network 'cmn' is unknown; did you mean cnn?"),
-        (replace(ABOUT, settings={"hidden": (9,)}), "has other tensors than its network cnn"),
-        (replace(ABOUT, settings={"channels": (4,), "hidden": (vast,) * 3}), "has other tensors than its network"),
-        (replace(ABOUT, features=(vast, 8, 1)), "has other tensors than its network cnn"),
-        (
-            replace(ABOUT, features=(vast**4, 8, 1)),
-            "cannot be built: network cnn, samples of 10+x8x1, 3 classes are",
-        ),
-        (replace(ABOUT, features=(8,)), "cannot be built: network cnn cannot take flat vectors"),
+    for about, said in (
+        (replace(ABOUT, network="cmn"), "'cmn' .*cnn"),
+        (replace(ABOUT, settings={"hidden": (9,)}), "other tensors .*cnn"),
+        (replace(ABOUT, settings={"channels": (4,), "hidden": (vast,) * 3}), "other tensors"),
+        (replace(ABOUT, features=(vast, 8, 1)), "other tensors .*cnn"),
+        (replace(ABOUT, features=(vast**4, 8, 1)), "cnn, .*10+x8x1, 3 classes"),
+        (replace(ABOUT, features=(8,)), "cnn .*flat vectors"),
     ):
         written(path, replace(given, about=about))
-        with pytest.raises(BadInput, match=sentence.replace("?", r"\?")):
+        with pytest.raises(BadInput, match=said):
             read_model(path)
 
 
@@ -171,7 +168,7 @@ def test_what_no_writer_says_of_a_model_is_damage(tmp_path: Path, wrong: dict[st
     text = json.dumps(asdict(ABOUT) | wrong)
     found = digest(text, {name: Stacked.of(values) for name, values in tensors.items()})
     save_file(tensors, path, {"format": FORMAT, "about": text, "digest": found})
-    with pytest.raises(BadInput, match=r"is damaged .*digest"):
+    with pytest.raises(BadInput, match=r"damaged .*digest"):
         read_model(path)
 
 
@@ -180,7 +177,7 @@ def test_nothing_is_built_before_the_digest_is_seen(tmp_path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     save_file(load_file(path), path, metadata | {"about": json.dumps(asdict(replace(ABOUT, network="cmn")))})
-    with pytest.raises(BadInput, match="do not match its digest"):
+    with pytest.raises(BadInput, match="digest"):
         read_model(path)
 
 

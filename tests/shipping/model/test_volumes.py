@@ -43,10 +43,10 @@ def test_a_model_of_volumes_predicts_them(terminal: Terminal) -> None:
         assert correct > 100, found.out
     refused = terminal("predict", "solid", "--data", "other.npz", *allow)
     assert refused.code == 2
-    assert "the model takes 5x6x7x1 (depth x height x width x channels)" in refused.err
+    assert "5x6x7x1" in refused.err
 
 
 def test_a_network_of_images_refuses_volumes(terminal: Terminal) -> None:
     refused = terminal("run", "fedavg", "--data", "volumes.npz", "--network", "cnn")
     assert refused.code == 2
-    assert "network cnn cannot take volumes of 5x6x7x1" in refused.err
+    assert all(word in refused.err for word in ("cnn", "volumes", "5x6x7x1"))

@@ -69,8 +69,8 @@ def test_what_is_not_run_is_named_with_its_reason(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(beside, "CHEAP_SECONDS", 0.0)
     found = compare(tmp_path, "cheap", ["fedavg"])
     assert rows(found) == ["fedavg", "fedavg+FT"]
-    assert [note.partition(":")[0] for note in found.notes] == ["local-only was not run"]
-    assert "coterie compare --baselines all runs it whatever it costs" in found.notes[0]
+    (note,) = found.notes
+    assert all(word in note for word in ("local-only", "--baselines all"))
     assert rows(compare(tmp_path, "all", ["fedavg"])) == ["fedavg", "fedavg+FT", "local-only"]
     private = {**EXPERIMENT, "privacy": {"unit": "client", "noise_by": "clients", "noise_multiplier": 1.0}}
     promised = compare(tmp_path, "all", ["fedavg"], name="private", experiment=private, adapted={})

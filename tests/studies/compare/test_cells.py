@@ -143,8 +143,8 @@ def test_a_process_that_dies_is_replaced_and_its_cell_resumed_once(
 
     seen = Seen(kill)
     outcomes = run_cells(COMPARISON.cells()[:3], tmp_path, 1, seen)
-    sentence = "its process died twice, the last time by signal 9, which the system sends when memory runs out"
-    assert list(outcomes.values()) == [DONE, CellOutcome("failed", sentence), DONE]
+    assert [outcome.status for outcome in outcomes.values()] == ["finished", "failed", "finished"]
+    assert "signal 9" in outcomes[always.key].sentence
     assert seen.of("begun").count(once.label) == seen.of("begun").count(always.label) == 2
     ours = frames(COMPARISON, tmp_path)
     assert equal(ours, [frame.filter(seed=0) for frame in whole])
@@ -198,10 +198,8 @@ def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
     assert seen.told[0] == ("started", 4, 0)
     assert [key for key, outcome in outcomes.items() if outcome == DONE] == [good.key, crowded.key]
     assert outcomes[broken.key].status == outcomes[other.key].status == "failed"
-    assert outcomes[broken.key].sentence.startswith("nobody answered in rounds 1 to 3")
-    assert outcomes[other.key].sentence == (
-        f"'{tmp_path / other.key}' holds another experiment than its name says; remove it"
-    )
+    assert "rounds 1 to 3" in outcomes[broken.key].sentence
+    assert f"'{tmp_path / other.key}'" in outcomes[other.key].sentence
     found = measures.measure_cells(comparison, find_finished(comparison.cells(), tmp_path))
     assert found.cells["method"].to_list() == ["good", "same", "crowded"]
 
@@ -239,7 +237,7 @@ def test_one_process_alone_writes_into_a_pool(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"another process.*'.*'.*wait"):
             run_cells(COMPARISON.cells(), tmp_path)
         with (
-            pytest.raises(BadInput, match=r"'.*' is still running.*wait"),
+            pytest.raises(BadInput, match=r"'.*' .*running.*wait"),
             ComparisonFolder.hold(tmp_path.parent, tmp_path.name, COMPARISON),
         ):
             pass
@@ -248,7 +246,7 @@ def test_one_process_alone_writes_into_a_pool(tmp_path: Path) -> None:
 
 
 def test_jobs_out_of_range(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="jobs = 0 is not possible; it must be at least 1"):
+    with pytest.raises(BadInput, match=r"jobs = 0 .*at least 1"):
         run_cells(COMPARISON.cells(), tmp_path, 0)
 
 
@@ -256,10 +254,10 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("", "utf-8")
     (tmp_path / "file").write_text("", "utf-8")
-    for name, sentence in (("full", "holds something else than a comparison"), ("file", "is a file")):
-        with pytest.raises(BadInput, match=sentence), ComparisonFolder.hold(tmp_path, name, COMPARISON):
+    for name in ("full", "file"):
+        with pytest.raises(BadInput, match=name), ComparisonFolder.hold(tmp_path, name, COMPARISON):
             pass
-    with pytest.raises(BadInput, match=r"is no comparison: it holds no comparison.toml"):
+    with pytest.raises(BadInput, match=r"comparison\.toml"):
         ComparisonFolder(tmp_path / "full").comparison()
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
@@ -290,18 +288,17 @@ def shown(terminal: bool, quiet: bool = False) -> str:
 
 
 def test_a_line_a_cell_without_a_terminal() -> None:
-    assert shown(terminal=False).splitlines() == [
-        "4 runs, of which 1 is finished, 3 rounds each",
-        "run 2/4  fedavg, seed 0  accuracy 87.5%  ",
-        "run 3/4  fedavg, seed 1: failed: ValueError: [no]",
-        "run 4/4  ifca(clusters=2), seed 0  ",
-        "4 runs, of which 3 are finished, 3 rounds",
-        "run 4/4  fedavg, seed 1  ",
-        "note: labels were numbered in sorted order: good is 0, scrap is 1 (all 3 runs)",
-        "note: fedavg: none of 2 E-steps (of fedavg, seed 0) moved a [client] (seed 0; 1 other differs only in "
-        "the numbers)",
-        "note: ifca(clusters=2), seed 0: a [remark]",
-    ]
+    for line, said in zip(
+        shown(terminal=False).splitlines(),
+        (
+            *("4 runs.* 1 .*3 rounds", r"run 2/4  fedavg, seed 0  accuracy 87\.5%"),
+            *(r"run 3/4  fedavg, seed 1: failed: ValueError: \[no\]", r"run 4/4  ifca\(clusters=2\), seed 0 "),
+            *("4 runs.* 3 .*3 rounds", "run 4/4  fedavg, seed 1 ", r"note: .*\(all 3 runs\)"),
+            *(r"note: fedavg: .*\[client\] \(seed 0; 1 ", r"note: ifca\(clusters=2\), seed 0: a \[remark\]"),
+        ),
+        strict=True,
+    ):
+        assert re.match(said, line), line
     assert shown(terminal=False, quiet=True) == shown(terminal=True, quiet=True) == ""
 
 
@@ -340,13 +337,13 @@ def test_bars_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "jobs", "sentence"),
+    ("code", "jobs", "said"),
     [
-        (-9, 1, "by signal 9, which the system sends when memory runs out"),
-        (-9, 2, "by signal 9, which the system sends when memory runs out; fewer runs at a time (jobs) need less"),
-        (-11, 2, "by signal 11"),
-        (3, 2, "with code 3"),
+        (-9, 1, "signal 9.*memory"),
+        (-9, 2, r"signal 9.*memory.*\(jobs\)"),
+        (-11, 2, "signal 11$"),
+        (3, 2, "code 3$"),
     ],
 )
-def test_a_process_that_died_twice_says_how(code: int, jobs: int, sentence: str) -> None:
-    assert tell_second_death(code, jobs) == f"its process died twice, the last time {sentence}"
+def test_a_process_that_died_twice_says_how(code: int, jobs: int, said: str) -> None:
+    assert re.search(said, tell_second_death(code, jobs))

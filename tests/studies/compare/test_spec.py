@@ -121,15 +121,15 @@ def test_fedavg_after_adaptation_is_a_row_of_every_comparison_and_no_run_of_its_
 
 
 @pytest.mark.parametrize(
-    ("adapted", "sentence"),
+    ("adapted", "said"),
     [
-        ("fedavg", "adapted = 'fedavg' is not possible; it must be"),
-        ({"fedavg": "ifca(clusters=2)"}, "adapted.fedavg is not possible; a method has that label already"),
-        ({"x": "fedavgg"}, "method 'fedavgg' is unknown; did you mean fedavg?"),
+        ("fedavg", "adapted = 'fedavg'"),
+        ({"fedavg": "ifca(clusters=2)"}, r"adapted\.fedavg .*already"),
+        ({"x": "fedavgg"}, "'fedavgg' .*fedavg"),
     ],
 )
-def test_what_is_no_row_after_adaptation(adapted: Any, sentence: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(sentence)):
+def test_what_is_no_row_after_adaptation(adapted: Any, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
         made(adapted=adapted)
 
 
@@ -180,9 +180,8 @@ def test_another_name_drops_the_settings_of_the_former() -> None:
 def test_what_is_set_for_all_goes_to_all() -> None:
     one = made(methods=["ifca", "fesem"], experiment={"method": {"clusters": 3}})
     assert {cell.experiment.method.settings["clusters"] for cell in one.cells()} == {3}
-    assert problems(experiment={"method": {"clusters": 3}}) == [
-        "method fedavg: method.clusters is not a setting of fedavg; known: weights"
-    ]
+    (said,) = problems(experiment={"method": {"clusters": 3}})
+    assert re.search(r"fedavg: method\.clusters .*weights", said)
 
 
 def test_a_file_of_ones_own_that_has_changed_is_another_run(
@@ -261,51 +260,37 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         grid={"run.seed": [1]},
         tuned={"b": {"fesem": {}}},
     )
-    for sentence in (
-        "section 'trainin' is unknown in experiment; did you mean training?",
-        "experiment.network = 3 is not possible; it must be a table of name, initial, start, output, head",
-        "experiment.run.seed is set by the comparison itself; write seeds = [0, 1, 2] at the top of the comparison",
-        "methods has 'fedavg' 2 times; name each once, or give each a label, as in fesem@K4(clusters=4)",
-        "method 'fesme' is unknown; did you mean fesem?",
-        "muu is not a setting of fesem or of any section; did you mean mu?",
-        "method 'ifca(' cannot be read; write a method as in fedavg or fesem(clusters=2)",
-        "settings.a.run.name is set by the comparison itself; a cell's run is named by its key",
-        "grid.run.seed is set by the comparison itself; write seeds = [0, 1, 2] at the top of the comparison",
-        "setting 'b' is unknown; known: a, seed = 1",
-        "baseline 'x' is unknown; known: fedavg, fesem(muu=1), fesme, ifca(",
+    for said in (
+        *(
+            "'trainin' .*training",
+            r"experiment\.network = 3 .*name, initial, start",
+            r"experiment\.run\.seed .*seeds =",
+        ),
+        *("'fedavg' 2 times", "'fesme' .*fesem", "muu .* mu", r"method 'ifca\('", r"settings\.a\.run\.name "),
+        *(r"grid\.run\.seed .*seeds =", "setting 'b' .* a, seed = 1", r"'x' .*fedavg, fesem\(muu=1\), fesme"),
+        *(r"experiment\.data\.name = inf .*finite", "measure 'acc'"),
     ):
-        assert sentence in found
-    starts = ("experiment.data.name = inf is not possible; it must be a finite number", "measure 'acc' is unknown")
-    assert all(any(sentence.startswith(start) for sentence in found) for start in starts)
+        assert any(re.search(said, sentence) for sentence in found), said
 
 
 @pytest.mark.parametrize(
-    ("tables", "sentence"),
+    ("tables", "said"),
     [
-        ({"methods": []}, "methods = [] is not possible; it must have at least 1 entry"),
-        (
-            {"methods": {"A": {"training": {"lr": 0.1}}}},
-            "methods.A names no method; write methods.A.method.name = ",
-        ),
-        (
-            {"methods": {"A": {"method": "ifca", "data.split": "iid"}}},
-            "methods.A.data.split is not possible, ",
-        ),
-        ({"methods": {"A": "ifca"}, "tuned": {"": {"A": {"data.split": "iid"}}}}, "tuned..A.data.split is not "),
-        ({"target": -1, "measure": "loss"}, "target = -1 is not possible; it must be a number, at least 0"),
-        (
-            {"grid": {"data.split": "iid"}},
-            "grid.data.split = 'iid' is not possible; write a key of an experiment and",
-        ),
-        ({"seeds": 0}, "seeds = 0 is not possible; "),
+        ({"methods": []}, r"methods = \[\] .*at least 1"),
+        ({"methods": {"A": {"training": {"lr": 0.1}}}}, r"methods\.A .*methods\.A\.method\.name"),
+        ({"methods": {"A": {"method": "ifca", "data.split": "iid"}}}, r"methods\.A\.data\.split"),
+        ({"methods": {"A": "ifca"}, "tuned": {"": {"A": {"data.split": "iid"}}}}, r"tuned\.\.A\.data\.split"),
+        ({"target": -1, "measure": "loss"}, "target = -1 .*at least 0"),
+        ({"grid": {"data.split": "iid"}}, r"grid\.data\.split = 'iid'"),
+        ({"seeds": 0}, "seeds = 0 "),
         (
             {"grid": {"data.split": ["iid"]}, "settings": {"a": {"data.split": "iid"}}},
-            "grid has data.split, and so has settings.a; keep one of them",
+            r"grid .*data\.split.*settings\.a",
         ),
     ],
 )
-def test_tables_that_are_refused(tables: dict[str, Any], sentence: str) -> None:
-    assert problems(**tables)[0].startswith(sentence)
+def test_tables_that_are_refused(tables: dict[str, Any], said: str) -> None:
+    assert re.match(said, problems(**tables)[0])
 
 
 def test_problems_name_the_methods_and_settings_that_have_them(tmp_path: Path) -> None:
@@ -331,16 +316,16 @@ def test_problems_name_the_methods_and_settings_that_have_them(tmp_path: Path) -
         "setting a",
         "setting b",
     }
-    assert "setting b: run.rounds = 0 is not possible; it must be greater than or equal to 1" in found
+    assert any(sentence.startswith("setting b: run.rounds = 0 ") for sentence in found)
 
 
 def test_files_that_are_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"none\.toml' does not exist"):
+    with pytest.raises(BadInput, match=r"none\.toml'"):
         Comparison.from_toml(tmp_path / "none.toml")
     (tmp_path / "run.toml").write_text(Experiment().to_toml(), "utf-8")
     with pytest.raises(BadInput, match=r"data .*experiment\.data"):
         Comparison.from_toml(str(tmp_path / "run.toml"))
-    with pytest.raises(BadInput, match="line 1: no valid TOML"):
+    with pytest.raises(BadInput, match="line 1"):
         Comparison.from_toml("methods = [\n")
 
 
@@ -359,9 +344,7 @@ def test_a_network_that_no_other_process_finds_is_refused() -> None:
 
     for network in (lambda: nn.Linear(64, 10), Local, Local(nn.Flatten(), nn.Linear(64, 10))):
         for form in (network, {"name": network}):
-            with pytest.raises(
-                BadInput, match=r"experiment\.network = test_a_network.*; define it at the top of a"
-            ):
+            with pytest.raises(BadInput, match=r"experiment\.network = test_a_network"):
                 Comparison.from_tables({"methods": ["fedavg"], "experiment": {"network": form}})
 
 
@@ -377,7 +360,7 @@ def test_a_network_may_be_given_in_python(how: str) -> None:
 @pytest.mark.parametrize("how", ["data", "data.name"])
 def test_data_given_in_python_are_refused(how: str) -> None:
     experiment = {how: (np.zeros((20, 3)), np.arange(20) % 2)}
-    with pytest.raises(BadInput, match=r"experiment\.data was given in Python, and the runs of a comparison are"):
+    with pytest.raises(BadInput, match=r"experiment\.data .*Python"):
         Comparison.from_tables({"methods": ["fedavg"], "experiment": experiment})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -139,12 +140,12 @@ def test_a_deeper_network_has_a_longer_grid() -> None:
         ({"name": "fedcps", "lambda_0": 0.0, "personal_layers": 1}, ""),
         ({"name": "fedcps", "lambda_0": 0.1, "clusters": 1}, ""),
         ({"name": "cfl", "t_min": 3}, "FedAvg"),
-        ({"name": "grouped-layers", "after": 3}, "no search for groups"),
+        ({"name": "grouped-layers", "after": 3}, "groups"),
         ("fedprox", ""),
     ],
 )
 def test_settings_that_are_another_method_are_known(settings: Any, other: str) -> None:
-    assert tuning.other_method(Experiment(**{**QUICK, "method": settings})) == other
+    assert re.fullmatch(other and f".*{other}", tuning.other_method(Experiment(**{**QUICK, "method": settings})))
 
 
 def test_a_default_that_is_another_method_is_no_trial_either(tmp_path: Path) -> None:
@@ -327,8 +328,7 @@ def test_a_method_that_is_another_one_whatever_its_settings_is_said_to_be(tmp_pa
     given = comparison(["adacfl"])
     _, trials = tune(given, 3, runner(tmp_path), tmp_path)
     (said,) = describe_shortfalls(given, trials, 3)
-    assert said.startswith("adacfl: not tuned")
-    assert "FedAvg" in said
+    assert re.match("adacfl: .*FedAvg", said)
 
 
 def test_settings_that_do_not_go_together_are_never_asked_for(tmp_path: Path) -> None:
@@ -352,9 +352,7 @@ def test_a_run_that_breaks_off_is_a_trial_without_a_value(tmp_path: Path) -> Non
     assert after.tuned
     after, table = tune(given, 1, runner(tmp_path), tmp_path)
     assert not after.tuned
-    assert describe_shortfalls(given, table, 1) == [
-        "fedavg: no trial has a value, and the settings stay as they are"
-    ]
+    assert [said.partition(":")[0] for said in describe_shortfalls(given, table, 1)] == ["fedavg"]
 
 
 @pytest.mark.medium
@@ -454,29 +452,24 @@ def test_a_range_is_what_a_grid_spans(values: tuple[Any, ...], said: str) -> Non
 
 
 def test_an_unknown_sampler_and_a_missing_library_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="sampler 'bayes' is unknown"):
+    with pytest.raises(BadInput, match="'bayes'"):
         check_sampler("bayes")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_sampler("grid")
-    with pytest.raises(BadInput, match=r"sampler = 'tpe' needs optuna; install coterie\[tune\]"):
+    with pytest.raises(BadInput, match=r"'tpe' .*optuna.*coterie\[tune\]"):
         check_sampler("tpe")
 
 
 @pytest.mark.parametrize(
-    ("trials", "more", "sentence"),
+    ("trials", "more", "said"),
     [
-        (0, {}, "tune = 0 is not possible; it must be at least 1"),
-        (
-            2,
-            {"experiment": {**QUICK, "data": {"clients": 4, "validation": 0}}},
-            "data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0",
-        ),
+        (0, {}, "tune = 0 .*at least 1"),
+        (2, {"experiment": {**QUICK, "data": {"clients": 4, "validation": 0}}}, r"data\.validation = 0 "),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(tmp_path: Path, trials: int, more: Any, sentence: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_what_cannot_be_tuned_is_refused(tmp_path: Path, trials: int, more: Any, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
         tune(comparison(["fedavg", "fedprox"], **more), trials, runner(tmp_path), tmp_path)
-    assert caught.value.problems == [sentence]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -373,21 +373,13 @@ def test_on_printed_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("said", "texts"),
     [
-        ("q['a'] >", "it cannot be read: invalid syntax"),
-        ("q['a'] + 1", "it compares no quantities"),
-        ("q['a'] == q['b']", "it compares no quantities"),
-        ("1 < 2", "it compares no quantities"),
-        ("1 < 2 < q['a']", "it compares no quantities"),
-        ("q > 1", "it cannot be read"),
-        ("q['a', 'b', 'c'] > 1", "it cannot be read"),
-        ("mean(q['a'], 1) > 1", "it cannot be read"),
-        ("q['a'] > 'b'", "it cannot be read"),
+        ("quantities", ("q['a'] + 1", "q['a'] == q['b']", "1 < 2", "1 < 2 < q['a']")),
+        ("read", ("q['a'] >", "q > 1", "q['a', 'b', 'c'] > 1", "mean(q['a'], 1) > 1", "q['a'] > 'b'")),
     ],
 )
-def test_what_is_no_claim(text: str, sentence: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        parse_claim(text)
-    (problem,) = caught.value.problems
-    assert problem.startswith(sentence)
+def test_what_is_no_claim(said: str, texts: tuple[str, ...]) -> None:
+    for text in texts:
+        with pytest.raises(BadInput, match=said):
+            parse_claim(text)

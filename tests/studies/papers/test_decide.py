@@ -4,6 +4,7 @@ command."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -115,23 +116,23 @@ def test_only_what_the_claims_compare_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "scale", "sentence"),
+    ("text", "scale", "said"),
     [
         (
             MAIN.replace("headline = true", 'circular = "its seconds"\nheadline = true'),
             "small",
-            "no number decides them",
+            "no number",
         ),
         (
             MAIN.replace("accuracy['IFCA', 'IID'] >", "hop['FedTSDP', 'IID'] >"),
             "small",
-            "the scale leaves out what",
+            "the scale",
         ),
-        (MAIN, "large", "a-table1 has no scale large"),
+        (MAIN, "large", "a-table1 .*scale large"),
     ],
 )
-def test_what_cannot_be_decided(text: str, scale: str, sentence: str) -> None:
-    with pytest.raises(BadInput, match=sentence):
+def test_what_cannot_be_decided(text: str, scale: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
         Decision.of(read_item("a-table1", text), scale)
 
 
@@ -156,11 +157,10 @@ def test_from_the_command_to_the_front(coterie: Terminal, tmp_path: Path) -> Non
     assert stopped.code == 0
     assert "1 of" not in stopped.out
     go_on = "coterie reproduce a-table1 --scale small --decide 0 --folder reproductions"
-    assert stopped.out.endswith(f"what is finished is kept, go on with: {go_on}\n")
+    assert stopped.out.endswith(f"{go_on}\n")
     done = coterie(*words, "--decide", "1", "--keep", "kept")
-    assert "1 of at most 8, with 4 seeds\n" in done.out
+    assert len(re.findall(r"^.*\d of .* 8\b.* 4 seeds\n", done.out, re.MULTILINE)) == 1
     assert ": holds\n" in done.out
-    assert "2 of at most 8" not in done.out
     found = result.read(tmp_path / "kept/a-table1-small-decided.json")
     assert (found.adds_seeds, found.runs, found.finished, found.seeds) == (True, 4, 4, (0, 1, 2, 3))
     assert {*found.values} == {SECOND}
@@ -174,8 +174,8 @@ def test_from_the_command_to_the_front(coterie: Terminal, tmp_path: Path) -> Non
     coterie("reproduce", "--write", "kept.md")
     page = (tmp_path / "kept.md").read_text("utf-8")
     (front,) = [line for line in page.splitlines() if "| A Paper, Table 1 |" in line and "small, 4 seeds" in line]
-    assert "| holds, seeds added until decided |" in front
-    assert "- **small, seeds added**: 4 seeds, 4 runs of " in page
+    assert "| holds, seeds added" in front
+    assert re.search(r"\*\*small, seeds added\*\*: 4 seeds, 4 runs", page)
     table = json.loads((tmp_path / "kept/a-table1-small-decided.json").read_text("utf-8"))
     assert (table["level"], table["claims"][0]["verdict"]) == (LEVEL_OF_A_LOOK, "holds")
 
@@ -188,7 +188,7 @@ def test_an_item_that_cannot_be_decided_keeps_no_other_from_it(coterie: Terminal
     done = coterie("reproduce", "a-table1", "a-table2", "--scale", "small", "--jobs", "1", "--decide", "0")
     assert done.code == 0, done.err
     assert "a-table1" in next(line for line in done.out.splitlines() if line.startswith("note: "))
-    assert "1 of at most 8" not in done.out
+    assert "at most" not in done.out
 
 
 def test_decide_is_refused_without_an_item(coterie: Terminal) -> None:

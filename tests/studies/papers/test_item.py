@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from coterie.errors import BadInput
@@ -127,37 +129,33 @@ def test_the_digest_is_of_settings_and_not_of_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sentence"),
+    ("old", "new", "said"),
     [
-        ('place = "Table 1"', 'plaec = "Table 1"', "place is missing; give it a value"),
-        ('place = "Table 1"', 'plaec = "Table 1"', "plaec is not a setting of an item; did you mean place?"),
-        ('"hop"]', '"hopp"]', "quantity 'hopp' is unknown; did you mean hop?"),
-        ("accuracy['IFCA', 'IID'] >", "accuracy['IFC', 'IID'] >", "method 'IFC' is unknown; did you"),
-        ("accuracy['IFCA', 'IID'] >", "accuracy['IFCA', 'II'] >", "setting 'II' is unknown; did you "),
-        ("accuracy['IFCA', 'IID'] >", "acuracy['IFCA', 'IID'] >", "quantity 'acuracy' is unknown; "),
-        ("accuracy['IFCA', 'IID'] >", "accuracy['IFCA'] >", "setting '' is unknown; known: IID, β = 0.2"),
-        (
-            "accuracy['IFCA', 'IID'] > ",
-            "",
-            "claims.0.holds = \"accuracy['FedAvg', 'IID']\" is not possible; it compares",
-        ),
-        ("IFCA = 70.1", "IFC = 70.1", "method 'IFC' is unknown; did you mean IFCA?"),
-        ("IFCA = 70.1", "IFCA = nan", "published.accuracy.IID.IFCA = nan is not possible; "),
-        ('at = "max"', "", "quantities.hop = "),
-        ('at = "max"', 'at = "most"', "quantities.hop.at = 'most' is not possible; it must be 'last', 'first', "),
-        ('log = "hopkins"', 'measure = "acuracy"', "measure 'acuracy' is unknown; did you mean accuracy?"),
-        ("scales.medium", "scales.big", "scale 'big' is unknown; known: full, large, medium, small"),
-        ("seeds = 2", "sedes = 2", "scales.small.sedes is not a setting of an item; did you mean seeds?"),
-        ('"IFCA"]', '"IFC"]', "method 'IFC' is unknown; did you mean IFCA?"),
-        ("methods.IFCA.method", "methods.IFAC.method", "method 'IFAC' is unknown; did you "),
-        ('where = "Figure 2"', 'where = "Figure 2"\npool = ["IID", "II"]', "setting 'II' is unknown; did"),
+        ('place = "Table 1"', 'plaec = "Table 1"', "place .*missing"),
+        ('place = "Table 1"', 'plaec = "Table 1"', "plaec .*place"),
+        ('"hop"]', '"hopp"]', "quantity 'hopp' .*hop"),
+        ("accuracy['IFCA', 'IID'] >", "accuracy['IFC', 'IID'] >", "method 'IFC' .*IFCA"),
+        ("accuracy['IFCA', 'IID'] >", "accuracy['IFCA', 'II'] >", "setting 'II' .*IID"),
+        ("accuracy['IFCA', 'IID'] >", "acuracy['IFCA', 'IID'] >", "quantity 'acuracy' .*accuracy"),
+        ("accuracy['IFCA', 'IID'] >", "accuracy['IFCA'] >", r"setting '' .*IID, β = 0\.2"),
+        ("accuracy['IFCA', 'IID'] > ", "", r"claims\.0\.holds = \"accuracy\['FedAvg', 'IID'\]\""),
+        ("IFCA = 70.1", "IFC = 70.1", "method 'IFC' .*IFCA"),
+        ("IFCA = 70.1", "IFCA = nan", r"published\.accuracy\.IID\.IFCA = nan"),
+        ('at = "max"', "", r"quantities\.hop = "),
+        ('at = "max"', 'at = "most"', r"quantities\.hop\.at = 'most' .*'last', 'first', "),
+        ('log = "hopkins"', 'measure = "acuracy"', "measure 'acuracy' .*accuracy"),
+        ("scales.medium", "scales.big", "scale 'big' .*full, large, medium, small"),
+        ("seeds = 2", "sedes = 2", r"scales\.small\.sedes .*seeds"),
+        ('"IFCA"]', '"IFC"]', "method 'IFC' .*IFCA"),
+        ("methods.IFCA.method", "methods.IFAC.method", "method 'IFAC' .*IFCA"),
+        ('where = "Figure 2"', 'where = "Figure 2"\npool = ["IID", "II"]', "setting 'II' .*IID"),
     ],
 )
-def test_a_sentence_for_each_mistake(old: str, new: str, sentence: str) -> None:
+def test_a_sentence_for_each_mistake(old: str, new: str, said: str) -> None:
     assert old in ITEM
     with pytest.raises(BadInput) as caught:
         read_item("a-table1", ITEM.replace(old, new))
-    found = [problem for problem in caught.value.problems if problem.startswith(f"a-table1: {sentence}")]
+    found = [problem for problem in caught.value.problems if re.match(f"a-table1: {said}", problem)]
     assert len(found) == 1, caught.value.problems
 
 
@@ -169,7 +167,7 @@ def test_all_mistakes_at_once() -> None:
 
 
 def test_what_is_no_toml_names_the_line() -> None:
-    with pytest.raises(BadInput, match=r"x: .*line 3: no valid TOML"):
+    with pytest.raises(BadInput, match=r"x: .*line 3"):
         read_item("x", 'paper = "P"\nplace = "Q"\ntitle = \n')
 
 
@@ -184,14 +182,13 @@ def test_large_stands_between_medium_and_full() -> None:
     comparison = item.comparison("large")
     assert (comparison.name, len(comparison.seeds)) == ("a-table1-large", 3)
     assert comparison.experiment["data"]["clients"] == 100
-    with pytest.raises(BadInput, match=r"a-table1 has no scale large; it has small, medium, full"):
+    with pytest.raises(BadInput, match=r"a-table1 .*large; .*small, medium, full"):
         read_item("a-table1", ITEM).require_scale("large")
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(BadInput, match="scale 'tiny' is unknown; known: full, large, medium, small"):
+    with pytest.raises(BadInput, match=r"'tiny' .*full, large, medium, small"):
         read_item("a-table1", ITEM).comparison("tiny")
-    with pytest.raises(
-        BadInput, match=f"item {list_items()[0] + 'x'!r} is unknown; did you mean {list_items()[0]}"
-    ):
-        load_item(list_items()[0] + "x")
+    name = list_items()[0]
+    with pytest.raises(BadInput, match=f"'{name}x' .*{name}"):
+        load_item(name + "x")

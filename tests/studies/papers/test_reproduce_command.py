@@ -20,7 +20,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.studies.papers import item as items
 from coterie.studies.papers import result
 from coterie.studies.papers.claims import Reference
-from tests.commandline import Outcome, Terminal
+from tests.commandline import Terminal
 
 from .items import ITEM
 from .test_result import made
@@ -47,16 +47,15 @@ def test_what_there_is(coterie: Terminal, tmp_path: Path) -> None:
     assert done.code == 0
     names = [line.split()[0] for line in done.out.splitlines()]
     assert names[:3] == ["a-table1", "a-table2", "a-table10"]
-    assert "in reproductions; --keep docs/reproduction" in done.out
-    states = "small to be run, medium to be run, full to be run"
-    assert f"a-table1   A Paper, Table 1: Two methods on two splits ({states})" in done.out
+    assert "--keep docs/reproduction" in done.out
+    assert re.search(r"^a-table1 .*Two methods on two splits \(small to be run, medium .*, full ", done.out)
     assert coterie("reproduce") == done
     one = coterie("reproduce", "a-table2", "--list")
     assert [name for name in ("a-table1", "a-table2", "a-table10") if name in one.out] == ["a-table2"]
     assert coterie("reproduce", "a-table3", "--list").code == 2
     (tmp_path / "papers/a-table2.toml").write_text(ITEM.replace('title = "Two methods on two splits"', ""), "utf-8")
     wrong = coterie("reproduce", "--list")
-    assert (wrong.code, wrong.err) == (2, "coterie: a-table2: title is missing; give it a value\n")
+    assert (wrong.code, "a-table2: title " in wrong.err) == (2, True)
     assert "a-table10" in wrong.out
 
 
@@ -77,8 +76,8 @@ def test_how_items_stand(coterie: Terminal, tmp_path: Path) -> None:
     ):
         keep_result(tmp_path, "a-table1", **changes)
         first, second, where, _ = coterie("reproduce", "--list", "--keep", "kept").out.splitlines()
-        assert "kept and reproductions" in where
-        assert f"({state}, medium to be run, full to be run)" in first
+        assert all(word in where for word in ("kept", "reproductions"))
+        assert f"({state}, medium to be run, " in first
         assert "(small to be run, " in second
     assert "up to date" not in coterie("reproduce", "--list").out
 
@@ -88,7 +87,7 @@ def test_a_queue_leaves_out_what_is_up_to_date(coterie: Terminal, tmp_path: Path
     keep_result(tmp_path, "a-table1")
     keep_result(tmp_path, "a-table2")
     done = coterie("reproduce", "all", "--scale", "small", "--keep", "kept")
-    assert done == Outcome(0, "2 of 2 items are up to date at scale small in kept\n", "")
+    assert (done.code, done.err, done.out[:6]) == (0, "", "2 of 2")
     assert not list((tmp_path / "reproductions").glob("cells/*"))
     # An item that cannot run at all keeps none of the others from running.
     quick = ITEM.replace("seeds = 2", 'seeds = 1\nkeep_settings = ["IID"]').replace(
@@ -102,26 +101,26 @@ def test_a_queue_leaves_out_what_is_up_to_date(coterie: Terminal, tmp_path: Path
     (tmp_path / "papers/a-table2.toml").write_text(quick, "utf-8")
     done = coterie("reproduce", "all", "--scale", "small", "--jobs", "1", "--keep", "kept")
     assert done.code == 1
-    assert "a-table1: 1 of 1 runs to do\n" in done.out
-    assert "2 runs to do in all" in done.out
-    assert done.err.startswith("coterie: a-table1: IID, FedAvg, seed 0 failed: ")
+    assert "a-table1: 1 of 1 runs" in done.out
+    assert "\n2 runs" in done.out
+    assert "a-table1: IID, FedAvg, seed 0 failed: " in done.err
     assert result.read(tmp_path / "kept/a-table2-small.json").finished == 1
     again = coterie("reproduce", "all", "--scale", "small", "--jobs", "1", "--keep", "kept")
-    assert again.out.startswith("1 of 2 items are up to date at scale small in kept\n")
+    assert again.out.startswith("1 of 2 ")
 
 
 @pytest.mark.slow
 def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None:
     done = coterie("reproduce", "a-table1", *SMALL, "--keep", "kept", "--folder", "here")
     assert done.code == 0, done.err
-    told = " ".join(done.out.split())
+    told, item = " ".join(done.out.split()), items.load_item("a-table1")
     for text in (
-        "A Paper, Table 1: Two methods on two splits. The paper: IFCA is above FedAvg where the clients'",
-        "small: 2 seeds, 8 runs of ",
-        "Stand-in: digits for the images. Reduced: 6 clients instead of 100, 2 rounds instead of 100.",
-        "Not judged here: 1 claim",
+        item.title,
+        item.says,
+        "small: 2 seeds, 8 runs",
+        "digits for the images",
+        "6 clients",
         "holds: +2.75",
-        "not run 1.",
     ):
         assert text in told
     folder = tmp_path / "here/a-table1-small"
@@ -130,7 +129,7 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
     assert kept == (folder / "result.json").read_bytes()
     assert len(kept) < 50_000
     page = (folder / "report.html").read_text("utf-8")
-    assert "not run 1." in page
+    assert "not run 1" in page
 
     # What was kept is what the runs say.
     found = result.read(folder / "result.json")
@@ -154,8 +153,8 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
 
     assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
     page = (tmp_path / "kept.md").read_text("utf-8")
-    assert "| [a-table1](#a-table1) | Table 1: Two methods on two splits | 3 | to be run | " in page
-    assert "| [a-table2](#a-table2) | Table 2: Two methods on two splits | 3 | to be run | to be run |" in page
+    assert re.search(r"\| \[a-table1\]\(#a-table1\) \| Table 1: .* \| 3 \| to be run \| ", page)
+    assert re.search(r"\| \[a-table2\]\(#a-table2\) \| Table 2: .* \| 3 \| to be run \| to be run \|", page)
     # Another finding is another text, and needs no run.
     (tmp_path / "papers/a-table1.toml").write_text(ITEM.replace("Few rounds.", "Two rounds are few."), "utf-8")
     coterie("reproduce", "--write", "kept.md")
@@ -165,21 +164,18 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
 
 def test_a_page_without_results_says_so(coterie: Terminal, tmp_path: Path) -> None:
     done = coterie("reproduce", "--write", "new/folder/none.md")
-    where = Path("new/folder/none")
-    note = f"note: no results were found in {where}, so the page says of every item that it is to be run"
-    assert done == Outcome(0, f"{where}.md\n{note}\n", "")
-    assert coterie("reproduce", "--write", "new/folder/none.md", "--quiet").out == f"{where}.md\n"
+    assert re.fullmatch("new/folder/none.md\nnote: .*new/folder/none.*\n", done.out)
+    assert coterie("reproduce", "--write", "new/folder/none.md", "--quiet").out == "new/folder/none.md\n"
     keep_result(tmp_path, "a-table1")
     assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "DC-PFL", "dc_pfl", "FeSEM", "fedtsdp", "FEDCPS", "LayerCFL"])
 def test_the_name_of_a_paper_is_answered_with_its_items(name: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        items.load_item(name)
     own = [one for one in items.list_items() if one.startswith(f"{items.paper_prefix(name)}-")]
     assert len(own) > 5
-    assert caught.value.problems == [f"item {name!r} is a whole paper; name some of its items: {', '.join(own)}"]
+    with pytest.raises(BadInput, match=f"'{name}' .*{', '.join(own)}"):
+        items.load_item(name)
 
 
 @pytest.mark.slow
@@ -196,30 +192,27 @@ def test_a_run_that_fails_among_good_ones(coterie: Terminal, tmp_path: Path) -> 
     assert (found.runs, found.finished, len(found.failed)) == (4, 2, 2)
     assert found.values[Reference("accuracy", "IFCA", "IID")] == (None,)
     assert found.values[Reference("accuracy", "IFCA", "β = 0.2")][0] is not None
-    assert "Finished: 2 of 4 runs." in " ".join(done.out.split())
+    assert "2 of 4 runs" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "said"),
     [
-        (["fesem-fig"], "item 'fesem-fig' is unknown; known: a-table1, a-table2; or give all"),
-        (["A"], "item 'A' is a whole paper; name some of its items: a-table1, a-table2"),
-        (["a-table1", "--scale", "tiny"], "scale 'tiny' is unknown; known: full, large, medium, small"),
-        (["a-table1", "--scale", "large"], "a-table1 has no scale large; it has small, medium, full"),
-        (["all", "--scale", "large"], "no item has the scale large"),
-        (["a-table1", "--jobs", "0"], "--jobs '0' is not possible; it must be a whole number, at least 1"),
-        (
-            ["--scale", "small", "--keep", "here"],
-            "--scale, --keep needs an item to run",
-        ),
-        (["--front", "README.md"], "--front is not possible alone; it goes with --write, whose table it repeats"),
-        (["--write", "page.html"], "--write 'page.html' is not possible; its name must end in .md"),
+        (["fesem-fig"], "'fesem-fig' .*a-table1, a-table2; .* all"),
+        (["A"], "'A' .*a-table1, a-table2"),
+        (["a-table1", "--scale", "tiny"], "'tiny' .*full, large, medium, small"),
+        (["a-table1", "--scale", "large"], "a-table1 .*large; .*small, medium, full"),
+        (["all", "--scale", "large"], "no item .*large"),
+        (["a-table1", "--jobs", "0"], "--jobs '0' .*at least 1"),
+        (["--scale", "small", "--keep", "here"], "--scale, --keep .*item"),
+        (["--front", "README.md"], "--front .*--write"),
+        (["--write", "page.html"], r"--write 'page\.html' .*\.md"),
     ],
 )
-def test_bad_input(coterie: Terminal, words: list[str], sentence: str) -> None:
+def test_bad_input(coterie: Terminal, words: list[str], said: str) -> None:
     done = coterie("reproduce", *words)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"coterie: {sentence}")
+    assert re.match(f"coterie: .*{said}", done.err)
 
 
 def test_a_name_beside_all_is_looked_up_too(coterie: Terminal) -> None:
@@ -242,8 +235,7 @@ def test_everything_that_is_wrong_is_said_before_anything_runs(coterie: Terminal
 def test_an_item_without_the_scale(coterie: Terminal, tmp_path: Path) -> None:
     whole = ITEM[: ITEM.index("[scales.small]")]
     (tmp_path / "papers/a-table2.toml").write_text(whole.replace("finding.small", "finding.medium"), "utf-8")
-    done = coterie("reproduce", "a-table2", *SMALL)
-    assert (done.code, done.err) == (2, "coterie: a-table2 has no scale small; it has medium, full\n")
+    assert re.search("a-table2 .*small; .*medium, full", coterie("reproduce", "a-table2", *SMALL).err)
 
 
 INTERRUPTED = """
@@ -276,9 +268,9 @@ def test_interrupted_and_gone_on_with(coterie: Terminal, tmp_path: Path) -> None
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "")
     # The first run has begun and the last one has not, however quick the machine is.
-    assert re.search("a-table1: [0-3] of 4 runs are finished", out)
+    assert re.search("a-table1: [0-3] of 4 runs", out)
     again = "coterie reproduce a-table1 --scale small --folder reproductions"
-    assert out.endswith(f"interrupted; what is finished is kept, go on with: {again}\n")
+    assert out.endswith(f"{again}\n")
     assert coterie(*again.split()[1:], "-q").code == 0
     table = json.loads((tmp_path / "reproductions/a-table1-small/result.json").read_text("utf-8"))
     assert (table["runs"], table["finished"]) == (4, 4)

@@ -94,7 +94,7 @@ def test_what_no_number_decides_is_called_so(item: Item, kind: str, tmp_path: Pa
 
 def test_a_claim_has_one_verdict_of_its_own_at_most() -> None:
     said = 'where = "section 5"\nidentity = "a ratio"\ncircular = "its own seconds"'
-    with pytest.raises(BadInput, match="one of identity, circular and unstated at most"):
+    with pytest.raises(BadInput, match="identity, circular and unstated"):
         read_item("a-table1", ITEM.replace('where = "section 5"', said))
 
 
@@ -136,18 +136,18 @@ def test_means_and_deviations(item: Item) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "said"),
     [
-        (None, "does not exist; name a file that coterie reproduce --keep has written"),
-        ("{", "is damaged"),
-        ("[]", "is damaged"),
-        ('{"item": "a"}', "is damaged"),
-        ('{"values": {"accuracy": 3}}', "is damaged"),
+        (None, "coterie reproduce --keep"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ('{"item": "a"}', "damaged"),
+        ('{"values": {"accuracy": 3}}', "damaged"),
     ],
 )
-def test_what_is_no_result(tmp_path: Path, text: str | None, sentence: str) -> None:
+def test_what_is_no_result(tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "a.json"
     if text is not None:
         path.write_text(text, "utf-8")
-    with pytest.raises(BadInput, match=sentence):
+    with pytest.raises(BadInput, match=said):
         result.read(path)
