@@ -59,6 +59,7 @@ def test_what_does_not_hold_is_explained() -> None:
     """
     items = [load_item(name) for name in list_items()]
     kept = document.read_results(DOCS / "reproduction", items)
+    assert all("commit" in found.versions for scales in kept.values() for found in scales.values())
     bare = [
         f"{item.id}, {scale}: {claim.text}"
         for item in items

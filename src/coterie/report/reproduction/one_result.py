@@ -124,9 +124,9 @@ def count_claims(item: Item, found: Result) -> str:
 
 
 def _runs(found: Result) -> str:
-    return (
-        f"{count_of(len(found.seeds), 'seed')}, {count_of(found.runs, 'run')} of {duration(found.seconds)} in all"
-    )
+    made = f", at commit {found.versions['commit']}" if "commit" in found.versions else ""
+    runs = f"{count_of(found.runs, 'run')} of {duration(found.seconds)} in all"
+    return f"{count_of(len(found.seeds), 'seed')}, {runs}{made}"
 
 
 def _differences(item: Item, scale: str) -> Iterator[str]:

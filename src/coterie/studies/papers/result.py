@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -51,6 +52,7 @@ class Result:
     notes: tuple[str, ...]
     """One sentence for each quantity that no run has."""
     versions: Mapping[str, str]
+    """Of Python and the packages, and the `commit` of Coterie's sources where they are a checkout."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each row its method and settings when it was run, the defaults written out; see `changed`."""
     level: float = claims.LEVEL
@@ -186,7 +188,7 @@ def measure_item(
         float(f"{sum({row['key']: row['seconds'] for row in rows.values()}.values()):.{DIGITS}g}"),
         tuple(failed),
         tuple(notes),
-        _collect_versions(finished.values()),
+        _collect_versions(finished.values()) | _find_commit(),
         item.method_settings(scale),
     )
 
@@ -316,3 +318,15 @@ def _collect_versions(folders: Iterable[RunFolder]) -> dict[str, str]:
         for name, version in {"python": environment["python"], **environment["packages"]}.items():
             found.setdefault(name, set()).add(version)
     return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+
+
+def _find_commit() -> dict[str, str]:
+    """Return the commit of the checkout that this file lies in; nothing where Coterie is installed."""
+    root = Path(__file__).parents[4]
+    if not (root / ".git").exists():
+        return {}
+    words = ["git", "-C", str(root), "rev-parse", "--short=8", "HEAD"]
+    try:
+        return {"commit": subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
