@@ -88,7 +88,7 @@ def _start_allowed(forks: bool) -> Iterator[None]:
 def hide_main(catalogs: Iterable[Catalog]) -> Iterator[None]:
     """Spawn processes that do not run the main module again, unless something in the catalogues is from there."""
     main = vars(sys.modules["__main__"])
-    kinds: list[Any] = [kind.target for some in catalogs for kind in some]
+    kinds: list[Any] = [kind.target for some in catalogs for kind in some.entries.values()]
     is_needed = any(kind.__module__ == "__main__" for kind in kinds)
     hidden: dict[str, Any] = {
         name: main[name] for name in ("__file__", "__spec__") if name in main and not is_needed

@@ -115,7 +115,8 @@ def run_comparison(
                 comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune, tell_later)
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
-                follow = f"{count_of(_count_cells(comparison), 'run')} to follow"
+                runs = _count_cells(comparison)
+                follow = f"{count_of(runs, 'run')} {'follows' if runs == 1 else 'follow'}"
                 left = f"{tried} of at most {count_of(planned, 'trial')} are finished; {follow}"
                 return Compared(comparison, where, {}, None, None, "interrupted", left=left)
             notes += tuning.describe_shortfalls(comparison, trials, tune)
