@@ -101,7 +101,7 @@ def test_a_queue_leaves_out_what_is_up_to_date(coterie: Terminal, tmp_path: Path
     (tmp_path / "papers/a-table2.toml").write_text(quick, "utf-8")
     done = coterie("reproduce", "all", "--scale", "small", "--jobs", "1", "--keep", "kept")
     assert done.code == 1
-    assert "a-table1: 1 of 1 runs" in done.out
+    assert "a-table1: 1 of 1 run" in done.out
     assert "\n2 runs" in done.out
     assert "a-table1: IID, FedAvg, seed 0 failed: " in done.err
     assert result.read(tmp_path / "kept/a-table2-small.json").finished == 1
