@@ -119,5 +119,5 @@ def test_tokens_stay_whole_numbers(tmp_path: Path) -> None:
     assert federation.inputs.dtype == federation.labels.dtype == torch.int64
     assert np.array_equal(load(str(tmp_path / "texts.npz"), task=Language()).inputs, texts[:, :-1])
     np.savez(tmp_path / "texts.npz", x=texts[:, :-1] - 0.5, y=texts[:, 1:])
-    with pytest.raises(BadInput, match="tokens must hold whole numbers from 0 on"):
+    with pytest.raises(BadInput, match=r"tokens.* 0 "):
         load(str(tmp_path / "texts.npz"), task=Language())
