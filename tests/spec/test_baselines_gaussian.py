@@ -88,11 +88,10 @@ def test_gaussian_8_9_resumed(name: str, network: dict[str, Any], tmp_path: Path
 def test_networks_without_gaussian_features_are_refused(name: str) -> None:
     federation, method = planted("feature", clients=2), METHODS[name]
     assert method.needs == Needs(gaussian=True, classes=True)
-    sentence = "the network has no Gaussian features before its last layer; it must be gaussian-mlp or gaussian-cnn"
     for network in ("planted-perceptron", "narrow-batch-norm", "cnn"):
-        with pytest.raises(BadInput, match=f"^{sentence}$"):
+        with pytest.raises(BadInput, match=r"^.*gaussian-mlp or gaussian-cnn$"):
             train(method, federation, 0, network=network)
-    with pytest.raises(BadInput, match=f"^{sentence}$"):
+    with pytest.raises(BadInput, match=r"^.*gaussian-mlp or gaussian-cnn$"):
         train(method, federation, 0, network="mlp", settings={"hidden": ()})
     train(method, federation, 0, network="gaussian-cnn", settings={"dim": 4})
 

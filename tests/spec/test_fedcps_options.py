@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -305,24 +306,19 @@ def test_fedcps_newcomers_pick_the_smallest_loss() -> None:
 
 def test_fedcps_refuses_what_cannot_be() -> None:
     for layers in (0, 3):
-        with pytest.raises(
-            BadInput, match=rf"method\.personal_layers = {layers} is not possible; it must be 1 to 2"
-        ):
+        with pytest.raises(BadInput, match=rf"method\.personal_layers = {layers} .* 1 to 2"):
             train(FedCPS(personal_layers=layers), planted("feature"), 0)
-    with pytest.raises(BadInput, match=r"method\.lambda_min = 3 is above method\.lambda_max = 2"):
+    with pytest.raises(BadInput, match=r"method\.lambda_min = 3 .*method\.lambda_max = 2"):
         FedCPS(lambda_min=3.0)
-    for settings, sentence in (
-        ({"personal_layers": "both"}, "it must be a valid integer or 'all'"),
-        ({"lambda_power": 3}, "method.lambda_power = 3 is not possible; it must be 1 or 2"),
-        (
-            {"init": "warm"},
-            "method.init = 'warm' is not possible; it must be 'redraw', 'plain', 'kmeans' or 'silhouette'",
-        ),
+    for settings, says in (
+        ({"personal_layers": "both"}, "personal_layers.*integer or 'all'"),
+        ({"lambda_power": 3}, r"method\.lambda_power = 3 .* 1 or 2"),
+        ({"init": "warm"}, r"method\.init = 'warm' .*'redraw', 'plain', 'kmeans' or 'silhouette'"),
     ):
         with pytest.raises(BadInput) as raised:
             METHODS["fedcps"].bind(settings, "method")
         (problem,) = raised.value.problems
-        assert sentence in problem
+        assert re.search(says, problem)
     assert METHODS["fedcps"].bind({"personal_layers": "all"})["personal_layers"] == "all"
 
 

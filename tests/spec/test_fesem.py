@@ -241,7 +241,7 @@ def test_fesem_says_that_no_e_step_moved_anybody() -> None:
     assert margins[0] is None
     assert run.state.margin == min(m for m in margins if m is not None) > 1
     (remark,) = run.method.final_warnings(run.state, run.server, 4)
-    assert "no client moved in 3 E-steps" in remark
+    assert "3 E-steps" in remark
     assert f"{run.state.margin:.3g} times" in remark
     (short,) = FeSEM(clusters=2, e_step="update_aware").final_warnings(run.state, run.server, 4)
     assert "update_aware" not in short  # clients try every centre, so that nothing follows of distances

@@ -30,7 +30,7 @@ def test_halves_of_one_population_are_fedavg(engine: str, participation: float) 
     for one, other in zip(ours.states, fedavg.states, strict=True):
         assert torch.equal(one.models, other.model)
     (warning,) = ours.method.final_warnings(ours.state, ours.server, 3)
-    assert warning.startswith("all clients are one group: their halves do not tell them apart (p = 0.")
+    assert "(p = 0." in warning
 
 
 @pytest.mark.medium
@@ -81,7 +81,7 @@ def test_halves_where_everybody_differs(differing: Any, models: int) -> None:
     assert run.state.all_differ
     assert len(run.state.models) == models
     (warning,) = run.method.final_warnings(run.state, run.server, 2)
-    assert warning.startswith("everybody differs (p = 0.001): no groups large enough")
+    assert "(p = 0.001)" in warning
 
 
 def test_halves_too_few_answers_are_asked_again() -> None:
@@ -99,4 +99,4 @@ def test_halves_of_too_few_are_one_group_at_once(clients: int, samples: int) -> 
     assert run.state.p == 1.0
     assert torch.equal(run.state.models, fedavg.state.model)
     (warning,) = run.method.warnings(run.server, 2)
-    assert warning.startswith("3 clients are too few" if clients == 3 else "more than a fifth of the clients")
+    assert ("3 clients" in warning) == (clients == 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -208,21 +209,15 @@ def test_layercfl_d16_partial_participation() -> None:
 
 
 def test_layercfl_options_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(BadInput) as raised:
+    both = r"^method\.gamma_max = 0\.5 .*distance = 'l2'.*0 or 'noise'\nmethod\.layers = 'auto' .*'l2'.*last:1$"
+    with pytest.raises(BadInput, match=both):
         LayerCFL(distance="l2", gamma_max=0.5)
-    assert raised.value.problems == [
-        "method.gamma_max = 0.5 is not possible with distance = 'l2', because it is a test of cosines; it must be "
-        "0 or 'noise'",
-        "method.layers = 'auto' is not possible with distance = 'l2', because distances in layers of different "
-        "sizes do not compare; it must name layers, as in last:1",
-    ]
     for value in ("half", -0.5, 1.5, True, float("nan")):
         with pytest.raises(BadInput) as raised:
             METHODS["layercfl"].bind({"gamma_max": value}, "method")
         (problem,) = raised.value.problems
-        assert problem.startswith(f"method.gamma_max = {value!r} is not possible; it must be ")
-        assert problem.endswith(" or 'noise'")
+        assert re.search(rf"^method\.gamma_max = {value!r} .* or 'noise'$", problem)
     for value in (0, 0.13, 1, "noise"):
         assert METHODS["layercfl"].bind({"gamma_max": value})["gamma_max"] == value
-    with pytest.raises(BadInput, match="no conv layer"):
+    with pytest.raises(BadInput, match="conv layer"):
         train(LayerCFL(layers="feature_skew"), planted("feature"), 1)
