@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -65,10 +66,7 @@ def test_updates_out_of_proportion_are_left_out() -> None:
     kept = screen_updates(exchange, replies, 10.0)
     assert kept.clients.tolist() == [0, 1, 2, 3]
     assert kept.samples.tolist() == [1, 2, 3, 4]
-    assert kept.missing == {
-        4: "sent a model with an update 33.3 times as long as the median of the cohort",
-        5: "sent a model with an update 2e+17 times as long as the median of the cohort",
-    }
+    assert ["33.3 times" in kept.missing[4], "2e+17 times" in kept.missing[5]] == [True] * 2
     assert len(screen_updates(exchange, replies, 100.0)) == 5
     assert screen_updates(exchange, replies, "off") is replies
     assert len(screen_updates(*asked([0.0] * 4 + [1.0, 9.0]), 2.0)) == 6  # no bound is a multiple of nothing
@@ -79,7 +77,7 @@ def test_of_two_updates_each_is_held_against_its_model() -> None:
     two = leave_out(replies, dict.fromkeys((0, 3, 4, 5), "away"))
     kept = screen_updates(exchange, two, 10.0)
     assert kept.clients.tolist() == [1]
-    assert kept.missing[2] == "sent a model with an update 6.67e+07 times as long as the model that was sent"
+    assert "6.67e+07 times" in kept.missing[2]
 
 
 def test_updates_are_weighed_by_trust() -> None:
@@ -92,7 +90,7 @@ def test_updates_are_weighed_by_trust() -> None:
     replies = Replies(CLIENTS, CLIENTS + 1, {"model": updates}, {}, {}, {})
     found = weigh_by_trust(exchange, replies, np.array([0, 3]))
     assert found.clients.tolist() == [0, 1, 3, 4, 5]
-    assert found.missing == {2: "sent a model with an update that points away from all trusted ones"}
+    assert [*found.missing] == [2]
     one, other, root = np.array([0, 1, 4]), np.array([2, 3]), 0.5**0.5
     scores, lengths = np.array([1, root, 1]), np.array([[2.0, 0, 0], [2 * root, 2 * root, 0], [2, 0, 0]])
     assert found.models[one].mean(0).numpy() == pytest.approx(scores @ lengths / scores.sum())
@@ -100,7 +98,7 @@ def test_updates_are_weighed_by_trust() -> None:
     assert found.models[other].mean(0).numpy() == pytest.approx(scores @ lengths / scores.sum())
     nobody = weigh_by_trust(exchange, leave_out(replies, {0: "away"}), np.array([0]))
     assert not len(nobody)
-    assert nobody.missing[5] == "sent a model when no trusted client answered"
+    assert 5 in nobody.missing
 
 
 @pytest.mark.medium
@@ -212,7 +210,7 @@ def test_what_is_not_finite_is_refused_as_from_anybody() -> None:
     exchange, replies = asked([1.0] * 6)
     found = attackers("nan").strike(exchange, replies, 1)
     assert found.clients.tolist() == [0, 2, 3, 5]
-    assert found.missing == dict.fromkeys((1, 4), "sent a model with NaN or infinite values")
+    assert set(found.missing) == {1, 4}
 
 
 def test_who_aims_at_a_group_says_it_chose_as_its_members_did() -> None:
@@ -241,7 +239,7 @@ def test_hostile_clients_train_on_spoilt_data_and_are_not_tested() -> None:
     assert torch.equal(before, after)
     assert torch.equal(others, 9 - labels)
     assert torch.equal(flipped.slice(0, "train")[1], whole.slice(0, "train")[1])
-    assert flipped.notes[-1] == ("2 of the clients are hostile (label-flip) and not tested: client 1, client 4")
+    assert re.search(r"^2 .*\(label-flip\).*: client 1, client 4$", flipped.notes[-1])
     marked = poison_data(whole, attackers("backdoor", target=3))
     inputs, labels = marked.slice(4, "train")
     changed = (inputs != before_of(whole, 4)).flatten(1).any(1)
@@ -291,47 +289,33 @@ def test_every_rule_trains(rule: str) -> None:
 
 @pytest.mark.parametrize("method", ["robust-tkm", "local-only"])
 def test_a_rule_that_would_count_for_nothing_is_refused(method: str) -> None:
-    with pytest.raises(BadInput, match=rf"aggregation.rule = 'krum' is not possible with {method}: .*; leave"):
+    with pytest.raises(BadInput, match=rf"aggregation\.rule = 'krum' .*{method}"):
         experiment(method, aggregation={"rule": "krum"}).check()
 
 
 @pytest.mark.parametrize(
-    ("sections", "sentence"),
+    ("sections", "says"),
     [
-        ({"aggregation": {"hostile": 0.3}}, "hostile needs rule = trimmed-mean, krum, multi-krum or bulyan"),
-        ({"aggregation": {"rule": "fltrust"}}, "rule = fltrust needs trusted, and trusted needs rule = fltrust"),
+        ({"aggregation": {"hostile": 0.3}}, "hostile .*trimmed-mean, krum, multi-krum or bulyan"),
+        ({"aggregation": {"rule": "fltrust"}}, "fltrust .*trusted"),
         (
             {"aggregation": {"rule": "fltrust", "trusted": ["client 99"]}},
-            "the client of aggregation.trusted 'client 99' is unknown; did you mean client 9?",
+            r"aggregation\.trusted 'client 99' .*client 9\?",
         ),
-        ({"attack": {"kind": "scale"}}, "share must be above 0 where an attack is described"),
-        (
-            {"attack": {"share": 0.01}},
-            "attack.share = 0.01 makes 0 of 10 clients hostile; it must",
-        ),
-        (
-            {"attack": {"share": 0.2, "kind": "backdoor", "target": 10}},
-            "attack.target = 10 is not possible; it must be a class, 0 to 9",
-        ),
-        (
-            {"attack": {"share": 0.2, "kind": "group-poison", "target": 2}},
-            "attack.target = 2 is not possible; it must be a group, 0 to 1",
-        ),
-        (
-            {"attack": {"share": 0.8, "group": 1}},
-            "attack.share = 0.8 makes 8 of 10 clients hostile; group 1 has 5 that are not trusted, so it "
-            "must be at most 0.5",
-        ),
+        ({"attack": {"kind": "scale"}}, "share .* 0 "),
+        ({"attack": {"share": 0.01}}, r"attack\.share = 0\.01 .* 0 of 10 "),
+        ({"attack": {"share": 0.2, "kind": "backdoor", "target": 10}}, r"attack\.target = 10 .*class, 0 to 9"),
+        ({"attack": {"share": 0.2, "kind": "group-poison", "target": 2}}, r"attack\.target = 2 .*group, 0 to 1"),
+        ({"attack": {"share": 0.8, "group": 1}}, r"attack\.share = 0\.8 .*8 of 10 .*group 1 .* 5 .* 0\.5"),
         (
             {"attack": {"share": 0.2, "strength": "bound"}, "aggregation": {"norm_bound": "off"}},
-            "attack.strength = 'bound' is not possible with aggregation.norm_bound = 'off'; it must be a number",
+            r"attack\.strength = 'bound' .*aggregation\.norm_bound = 'off'",
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(sections: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput) as problem:
+def test_what_makes_no_sense_is_refused(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
         last(experiment(**sections))
-    assert sentence in str(problem.value)
 
 
 def test_one_that_says_it_has_a_billion_samples_counts_as_a_hundred_others() -> None:

@@ -75,7 +75,7 @@ def test_a_run_of_a_version_that_counted_no_passes_is_read(tmp_path: Path) -> No
     path, environment = result.folder / "rounds.parquet", result.folder / "environment.json"
     metadata = {key: value for key, value in pl.read_parquet_metadata(path).items() if key.startswith("coterie")}
     pl.read_parquet(path).drop("passes").write_parquet(path, metadata=metadata)
-    with pytest.raises(BadInput, match=r"rounds\.parquet is damaged"):
+    with pytest.raises(BadInput, match=r"rounds\.parquet"):
         folder.rounds()
     # A run of a version that counted none kept no digests either.
     (result.folder / "manifest.json").unlink()

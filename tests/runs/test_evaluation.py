@@ -228,20 +228,20 @@ def test_local_models_and_adaptation_go_on_after_an_interruption(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "says"),
     [
-        ({"evaluation.adapt": {"epochs": 1, "steps": 2}}, "write epochs or steps, not both"),
-        ({"evaluation.adapt": {"epoch": 1}}, "evaluation.adapt.epoch is not a setting; did you mean epochs"),
-        ({"evaluation.adapt": "head"}, "evaluation.adapt = 'head' is not possible; it must be a table of epochs"),
+        ({"evaluation.adapt": {"epochs": 1, "steps": 2}}, "epochs or steps"),
+        ({"evaluation.adapt": {"epoch": 1}}, r"evaluation\.adapt\.epoch .*\bepochs"),
+        ({"evaluation.adapt": "head"}, r"evaluation\.adapt = 'head' .*epochs"),
     ],
 )
-def test_what_no_adaptation_is(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput, match=sentence):
+def test_what_no_adaptation_is(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
         _experiment(tmp_path).updated(changes)
 
 
 def test_layers_that_the_network_lacks_are_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"evaluation.adapt.layers = 'fc9' is no layer of this network"):
+    with pytest.raises(BadInput, match=r"evaluation\.adapt\.layers = 'fc9'"):
         run(_experiment(tmp_path, evaluation__adapt={"layers": "fc9"}))
     assert not list(tmp_path.iterdir())
 

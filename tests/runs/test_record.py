@@ -35,9 +35,9 @@ def test_a_client_without_a_row_is_no_silent_loss(client: int) -> None:
     traffic = Ledger([(client, "up", "model", 1)])
     groups, samples, everyone = np.zeros(3, np.int64), np.array([4, 5, 6]), np.ones(3, np.bool_)
     lossy = RoundResult(1, everyone, scores=found(3), train_loss={client: 0.5})
-    with pytest.raises(ValueError, match=f"of clients {client} to {client}; they must be among 0 to 2"):
+    with pytest.raises(ValueError, match=f"{client} to {client}; .* 0 to 2"):
         client_rows(lossy, groups, samples, Ledger(), CLASSIFICATION)
-    with pytest.raises(ValueError, match=f"of clients {client} to {client}; they must be among 0 to 2"):
+    with pytest.raises(ValueError, match=f"{client} to {client}; .* 0 to 2"):
         client_rows(RoundResult(1, everyone, scores=found(3)), groups, samples, traffic, CLASSIFICATION)
 
 

@@ -89,7 +89,7 @@ def test_a_whole_step_without_momentum_is_the_mean(method: str) -> None:
 
 @pytest.mark.parametrize("method", OWN)
 def test_methods_whose_models_take_no_step_refuse(method: str) -> None:
-    with pytest.raises(BadInput, match=f"^aggregation.optimizer = 'adam' is not possible with {method}: .*out$"):
+    with pytest.raises(BadInput, match=rf"^aggregation\.optimizer = 'adam' .*{method}"):
         Session(experiment(method, {"optimizer": "adam"})).close()
 
 

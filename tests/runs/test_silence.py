@@ -25,8 +25,8 @@ def diverging(folder: Path, rounds: int) -> Experiment:
 
 def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_path: Path) -> None:
     lost = tmp_path / "lost"
-    for ends in ("in rounds 1 to 3,", "in rounds 1 to 4,", "in the last 4"):
-        with pytest.raises(BadInput, match=f"nobody answered {ends}"):
+    for rounds in ("1 to 3", "1 to 4", "last 4"):
+        with pytest.raises(BadInput, match=rounds):
             coterie.resume(lost) if lost.exists() else coterie.run(diverging(tmp_path, 4))
     assert RunFolder(lost).status == "interrupted"
 

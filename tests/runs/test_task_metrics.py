@@ -46,13 +46,10 @@ def test_a_regression_from_its_run_to_its_page(terminal: Terminal) -> None:
     assert row["worst10"] == errors.max()
     assert row["rmse"] == pytest.approx(np.average(errors, weights=last["test_samples"]))
     assert row["adapted_macro_rmse"] == pytest.approx(last["adapted_rmse"].to_numpy().mean())
-    line = f"RMSE {row['macro_rmse']:#.3g} ({row['adapted_macro_rmse']:#.3g} after adaptation), worst 10 % "
-    assert f"\n{line}" in ran.out
-    assert re.search(
-        r"new     2 clients who joined afterwards: RMSE [\d.]+ on arrival, [\d.]+ after adaptation", ran.out
-    )
+    assert f"\nRMSE {row['macro_rmse']:#.3g} ({row['adapted_macro_rmse']:#.3g} after" in ran.out
+    assert re.search(r"2 clients .*RMSE [\d.]+ .* [\d.]+ after", ran.out)
     assert "ccuracy" not in ran.out
     assert "RMSE" in terminal("show", "own").out
     said = (folder.path / "report.html").read_text(encoding="utf-8")
-    assert "RMSE, mean over clients" in said
+    assert "RMSE, mean" in said
     assert "Unseen clients" in said

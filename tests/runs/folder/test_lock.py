@@ -25,7 +25,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / LOCK).symlink_to(target)
-        with pytest.raises(BadInput, match=r"is not a plain file, .*; remove it"), lock_folder(folder, "busy"):
+        with pytest.raises(BadInput, match="plain file"), lock_folder(folder, "busy"):
             pass
     assert mine.read_text() == "of value"
     assert not new.exists()
@@ -37,7 +37,7 @@ def test_a_lock_that_is_a_pipe_or_a_folder_is_refused_at_once(tmp_path: Path) ->
     os.mkfifo(tmp_path / "pipe" / LOCK)
     (tmp_path / "folder" / LOCK).mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(BadInput, match="is not a plain file"), lock_folder(tmp_path / name, "busy"):
+        with pytest.raises(BadInput, match="plain file"), lock_folder(tmp_path / name, "busy"):
             pass
 
 

@@ -53,7 +53,7 @@ def test_micro_and_macro() -> None:
     assert metrics.micro([0.5, 1.0], [30, 10]) == pytest.approx(0.625)
     assert metrics.macro([0.5, 1.0]) == pytest.approx(0.75)
     assert math.isnan(metrics.micro([0.5], [0]))
-    with pytest.raises(BadInput, match=r"samples has the shape \(1,\)"):
+    with pytest.raises(BadInput, match=r"samples .*\(1,\)"):
         metrics.micro([0.5, 1.0], [30])
 
 
@@ -173,7 +173,7 @@ def test_summary() -> None:
     assert (found["up_bytes"], found["seconds"], found["ari"]) == (13, 4.0, 0.25)
     over_two = metrics.summary(rounds, last_rounds=2)
     assert over_two == found | {"macro_accuracy": pytest.approx(0.85)}
-    with pytest.raises(BadInput, match="no finished round"):
+    with pytest.raises(BadInput, match="finished round"):
         metrics.summary(rounds.clear())
 
 

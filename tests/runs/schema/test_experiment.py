@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -75,79 +76,76 @@ def test_an_experiment_is_frozen_and_travels_whole() -> None:
 
 # ---- what it refuses, in one sentence each
 
-TABLE = "it must be a table of every, last, on, evaluated, adapt"
+TABLE = "every, last, on, evaluated, adapt"
 
 SCHEMA_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"run": {"rounds": 0}}, "run.rounds = 0 is not possible; it must be greater than or equal to 1"),
-    ({"run": {"rounds": True}}, "run.rounds = True is not possible; it must be a valid integer"),
-    ({"run": {"rounds": "20"}}, "run.rounds = '20' is not possible; it must be a valid integer"),
-    ({"run": {"participation": 0}}, "run.participation = 0 is not possible; it must be greater than 0"),
+    ({"run": {"rounds": 0}}, r"run\.rounds = 0 .* 1"),
+    ({"run": {"rounds": True}}, r"run\.rounds = True .*integer"),
+    ({"run": {"rounds": "20"}}, r"run\.rounds = '20' .*integer"),
+    ({"run": {"participation": 0}}, r"run\.participation = 0 .* 0"),
     ({"run": {"participation": 2.0}},
-     "run.participation = 2.0 is not possible; it must be less than or equal to 1"),
-    ({"run": {"client_dropout": 1.0}}, "run.client_dropout = 1.0 is not possible; it must be less than 1"),
-    ({"run": {"seed": -1}}, "run.seed = -1 is not possible; it must be greater than or equal to 0"),
+     r"run\.participation = 2\.0 .* 1"),
+    ({"run": {"client_dropout": 1.0}}, r"run\.client_dropout = 1\.0 .* 1"),
+    ({"run": {"seed": -1}}, r"run\.seed = -1 .* 0"),
     ({"run": {"engine": "tpu"}},
-     "run.engine = 'tpu' is not possible; it must be 'auto', 'sequential', 'batched' or 'gpu'"),
-    ({"run": {"client_timeout": 0}}, "run.client_timeout = 0 is not possible; it must be greater than 0"),
+     r"run\.engine = 'tpu' .*'auto', 'sequential', 'batched' or 'gpu'"),
+    ({"run": {"client_timeout": 0}}, r"run\.client_timeout = 0 .* 0"),
     (
         {"run": {"quarantine_after": 0}},
-        "run.quarantine_after = 0 is not possible; it must be greater than or equal to 1 or 'never'",
+        r"run\.quarantine_after = 0 .* 1 or 'never'",
     ),
-    ({"run": {"link_mbit": float("inf")}}, "run.link_mbit = inf is not possible; it must be a finite number"),
-    ({"run": {"folder": ""}}, "run.folder = '' is not possible; the string must have at least 1 character"),
-    ({"run": {"round": 3}}, "run.round is not a setting; did you mean rounds?"),
-    ({"data": {"clients": 0}}, "data.clients = 0 is not possible; it must be greater than or equal to 1"),
-    ({"data": {"test": 0}}, "data.test = 0 is not possible; it must be greater than 0"),
+    ({"run": {"link_mbit": float("inf")}}, r"run\.link_mbit = inf .*finite number"),
+    ({"run": {"folder": ""}}, r"run\.folder = '' .*1 character"),
+    ({"run": {"round": 3}}, r"run\.round .*\brounds\?"),
+    ({"data": {"clients": 0}}, r"data\.clients = 0 .* 1"),
+    ({"data": {"test": 0}}, r"data\.test = 0 .* 0"),
     ({"data": {}},
-     "data = {} holds no client; it must be data such as {client: (x, y)}, the name of a dataset or a path, or be "
-     "left out for the default"),
-    ({"data": {"clinets": 5}}, "data.clinets is not a setting; did you mean clients?"),
-    ({"training": {"lr": -0.1}}, "training.lr = -0.1 is not possible; it must be greater than or equal to 0"),
+     r"data = {} .*{client: \(x, y\)}.*"),
+    ({"data": {"clinets": 5}}, r"data\.clinets .*\bclients\?"),
+    ({"training": {"lr": -0.1}}, r"training\.lr = -0\.1 .* 0"),
     ({"training": {"epochs": -1}},
-     "training.epochs = -1 is not possible; it must be greater than or equal to 0"),
-    ({"training": {"optimizer": "sdg"}}, "training.optimizer = 'sdg' is not possible; it must be 'sgd' or 'adam'"),
-    ({"evaluation": {"every": 0}}, "evaluation.every = 0 is not possible; it must be greater than or equal to 1"),
-    ({"evaluation": {"on": "train"}}, "evaluation.on = 'train' is not possible; it must be 'test' or 'validation'"),
+     r"training\.epochs = -1 .* 0"),
+    ({"training": {"optimizer": "sdg"}}, r"training\.optimizer = 'sdg' .*'sgd' or 'adam'"),
+    ({"evaluation": {"every": 0}}, r"evaluation\.every = 0 .* 1"),
+    ({"evaluation": {"on": "train"}}, r"evaluation\.on = 'train' .*'test' or 'validation'"),
     ({"scale": {"sketch_above": 0}},
-     "scale.sketch_above = 0 is not possible; it must be greater than or equal to 1"),
-    ({"scale": {"js": "fast"}}, "scale.js = 'fast' is not possible; it must be 'exact' or 'low-rank'"),
-    ({"scale": {"sketches_above": 9}}, "scale.sketches_above is not a setting; did you mean sketch_above?"),
-    ({"scale": {"states_mb": -1}}, "scale.states_mb = -1 is not possible; it must be greater than or equal to 0"),
-    ({"sketch_above": 9}, "sketch_above is not a section of an experiment; did you mean scale.sketch_above?"),
-    ({"method": {"name": 3}}, "method.name = 3 is not possible; it must be a valid string"),
-    ({"rounds": 3}, "rounds is not a section of an experiment; did you mean run.rounds?"),
-    ({"metod": {}}, "metod is not a section of an experiment; did you mean method?"),
-    ({"evaluation": 3}, f"evaluation = 3 is not possible; {TABLE}"),
-    (
-        {"evaluation": {1: 2}},
-        f"evaluation = {{1: 2}} is not possible; {TABLE}",
-    ),
-    ({"evaluation": "often"}, f"evaluation = 'often' is not possible; {TABLE}"),
+     r"scale\.sketch_above = 0 .* 1"),
+    ({"scale": {"js": "fast"}}, r"scale\.js = 'fast' .*'exact' or 'low-rank'"),
+    ({"scale": {"sketches_above": 9}}, r"scale\.sketches_above .*\bsketch_above\?"),
+    ({"scale": {"states_mb": -1}}, r"scale\.states_mb = -1 .* 0"),
+    ({"sketch_above": 9}, r"sketch_above .*scale\.sketch_above\?"),
+    ({"method": {"name": 3}}, r"method\.name = 3 .*string"),
+    ({"rounds": 3}, r"rounds .*run\.rounds\?"),
+    ({"metod": {}}, r"metod .*method\?"),
+    ({"evaluation": 3}, f"evaluation = 3 .*{TABLE}"),
+    ({"evaluation": {1: 2}}, f"evaluation = {{1: 2}} .*{TABLE}"),
+    ({"evaluation": "often"}, f"evaluation = 'often' .*{TABLE}"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sections", "sentence"), SCHEMA_PROBLEMS)
-def test_each_wrong_key_gets_one_sentence(sections: dict[str, Any], sentence: str) -> None:
-    assert problems(Experiment, **sections) == [sentence]
+@pytest.mark.parametrize(("sections", "says"), SCHEMA_PROBLEMS)
+def test_each_wrong_key_gets_one_sentence(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=f"^{says}$"):
+        Experiment(**sections)
 
 
 @pytest.mark.parametrize("name", ["a/b", "a\\b", "..", ".hidden", "-x", "_x", "a b", "a\n", ""])
 def test_a_run_is_named_like_a_folder(name: str) -> None:
     (sentence,) = problems(Experiment, run=name) if name else problems(Experiment, run={"name": name})
-    assert sentence.startswith(f"run.name = {name!r} is not possible; write letters")
+    assert sentence.startswith(f"run.name = {name!r} ")
 
 
 def test_a_run_s_name_has_room_in_a_folder() -> None:
     assert Experiment(run="a" * 80).run.name == "a" * 80
     (sentence,) = problems(Experiment, run="a" * 300)
-    assert sentence == f"run.name = '{'a' * 99}… is not possible; it has 300 characters, and may have 80"
+    assert all(part in sentence for part in (f"run.name = '{'a' * 99}… ", "300", "80"))
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), [1, float("inf")], {"a": None}, object(), 1j])
 def test_a_setting_is_what_toml_can_hold(value: Any) -> None:
     (sentence,) = problems(Experiment, method={"name": "fesem", "mu": value})
     assert sentence.startswith("method.mu = ")
-    assert "it must be a finite number, a string, true, false, or a list or table of these" in sentence
+    assert "finite number" in sentence
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
@@ -167,61 +165,44 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_a_section_alone_refuses_too() -> None:
-    assert problems(Run, rounds=0, sede=1) == [
-        "run.rounds = 0 is not possible; it must be greater than or equal to 1",
-        "run.sede is not a setting; did you mean seed?",
-    ]
+    with pytest.raises(BadInput, match=r"^run\.rounds = 0 .* 1\nrun\.sede .*seed\?$"):
+        Run(rounds=0, sede=1)  # type: ignore[call-arg]
 
 
 # ---- the check before a run
 
 
 CHECK_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"method": "fesm"}, "method 'fesm' is unknown; did you mean fesem?"),
-    ({"network": "mpl"}, "network 'mpl' is unknown; did you mean mlp?"),
-    (
-        {"method": {"name": "fesem", "cluster": 4}},
-        "method.cluster is not a setting of fesem; did you mean clusters?",
-    ),
-    (
-        {"method": {"name": "fesem", "clusters": 0}},
-        "method.clusters = 0 is not possible; it must be greater than or equal to 1",
-    ),
+    ({"method": "fesm"}, r"'fesm' .*fesem\?"),
+    ({"network": "mpl"}, r"'mpl' .*mlp\?"),
+    ({"method": {"name": "fesem", "cluster": 4}}, r"method\.cluster .*fesem; .*clusters\?"),
+    ({"method": {"name": "fesem", "clusters": 0}}, r"method\.clusters = 0 .* 1"),
     (
         {"network": {"name": "auto", "hidden": [8]}},
-        "network.name = 'auto' takes no settings, yet there is network.hidden; name the network, as in "
-        "network.name = 'mlp'",
+        r"network\.name = 'auto' .*network\.hidden; .*network\.name = 'mlp'",
     ),
-    (
-        {"network": {"name": "mlp", "hidden": ["8"]}},
-        "network.hidden.0 = '8' is not possible; it must be a valid integer",
-    ),
+    ({"network": {"name": "mlp", "hidden": ["8"]}}, r"network\.hidden\.0 = '8' .*integer"),
     (
         {"method": {"name": "fesem", "clusters": 6}, "data": {"clients": 5}},
-        "method.clusters = 6 is more than data.clients = 5; it must be at most that",
+        r"method\.clusters = 6 .*data\.clients = 5",
     ),
-    (
-        {"method": {"name": "fesem", "clusters": 21}},
-        "method.clusters = 21 is more than data.clients = 20; it must be at most that",
-    ),
-    (
-        {"data": {"split": "rotated(4) + dirichlet(0.5) + rotated(2)"}},
-        "split = 'rotated(4) + dirichlet(0.5) + rotated(2)' has rotated 2 times; keep one of them",
-    ),
+    ({"method": {"name": "fesem", "clusters": 21}}, r"method\.clusters = 21 .*data\.clients = 20"),
+    ({"data": {"split": "rotated(4) + iid + rotated(2)"}}, r"'rotated\(4\) .*rotated 2 times"),
 ]
 
 
-@pytest.mark.parametrize(("sections", "sentence"), CHECK_PROBLEMS)
-def test_the_check_names_what_cannot_run(sections: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("sections", "says"), CHECK_PROBLEMS)
+def test_the_check_names_what_cannot_run(sections: dict[str, Any], says: str) -> None:
     experiment = Experiment(**sections)
-    assert problems(experiment.check) == [sentence]
-    assert problems(check, experiment) == [sentence]
+    (sentence,) = found = problems(experiment.check)
+    assert re.search(says, sentence)
+    assert problems(check, experiment) == found
 
 
 def test_the_check_asks_the_federation() -> None:
     found = problems(Experiment(data={"name": "digts", "split": "rotatd(4)"}).check)
-    assert any("digts" in s and "did you mean digits" in s for s in found)
-    assert any("rotatd" in s and "did you mean rotated" in s for s in found)
+    assert any(re.search(r"'digts'.*digits", s) for s in found)
+    assert any(re.search(r"'rotatd'.*rotated", s) for s in found)
     assert len(found) == 2
     (sentence,) = problems(Experiment(data={"validation": 0.5, "test": 0.5}).check)
     assert "validation + test" in sentence
@@ -229,9 +210,8 @@ def test_the_check_asks_the_federation() -> None:
 
 def test_validation_samples_that_are_to_be_measured_must_be_there() -> None:
     given = Experiment(data={"validation": 0}, evaluation={"on": "validation"})
-    assert problems(given.check) == [
-        "data.validation = 0 is not possible with evaluation.on = 'validation'; it must be above 0"
-    ]
+    (sentence,) = problems(given.check)
+    assert re.search(r"data\.validation = 0 .*evaluation\.on = 'validation'; .* 0$", sentence)
     given.updated({"data.validation": 0.1}).check()
     given.updated({"evaluation.on": "test"}).check()
 
@@ -246,7 +226,7 @@ def test_a_folder_for_runs_can_be_made(tmp_path: Path) -> None:
     file.write_text("x", encoding="utf-8")
     for folder in (file, file / "below"):
         (sentence,) = problems(Experiment(run={"folder": str(folder)}).check)
-        assert sentence.endswith(f"{str(file)!r} is a file, name a folder")
+        assert f"{str(file)!r} " in sentence
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -258,16 +238,17 @@ def test_as_many_clusters_as_clients_can_run() -> None:
 @pytest.mark.parametrize("what", ["fesem", "experiment.toml", None, 3])
 def test_only_an_experiment_is_checked(what: Any) -> None:
     (sentence,) = problems(check, what)
-    assert sentence.startswith(f"{what!r} is not an experiment; write coterie.Experiment")
+    assert sentence.startswith(f"{what!r} ")
+    assert "coterie.Experiment" in sentence
     assert ("from_toml" in sentence) == (what == "experiment.toml")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here in which nobody can make one")
 def test_a_folder_that_cannot_be_made_is_refused() -> None:
     (sentence,) = problems(Experiment(run={"folder": "/proc/here"}).check)
-    assert sentence.startswith("run.folder = '/proc/here' is not possible; no folder can be made in '/proc'")
+    assert re.search("run.folder = '/proc/here' .*'/proc'", sentence)
     (sentence,) = problems(Experiment(run={"folder": "x" * 300}).check)
-    assert sentence.endswith("name another folder")
+    assert "xxx" in sentence
 
 
 # ---- the split that fits the data
@@ -341,13 +322,13 @@ def test_none_puts_a_key_back() -> None:
 
 
 def test_updated_refuses_what_an_experiment_refuses() -> None:
-    assert problems(Experiment().updated, {"run.rounds": 0, "rnu.seed": 1}) == [
-        "run.rounds = 0 is not possible; it must be greater than or equal to 1",
-        "rnu is not a section of an experiment; did you mean run?",
-    ]
-    assert problems(Experiment().updated, {"evaluation": 3, "evaluation.every": 2}) == [
-        f"evaluation = 3 is not possible; {TABLE}"
-    ]
+    says = r"^run\.rounds = 0 .* 1\nrnu .*run\?$"
+    for changes, said in (
+        ({"run.rounds": 0, "rnu.seed": 1}, says),
+        ({"evaluation": 3, "evaluation.every": 2}, f"^evaluation = 3 .*{TABLE}$"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            Experiment().updated(changes)
 
 
 def test_only_a_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

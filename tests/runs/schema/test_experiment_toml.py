@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, get_args
@@ -127,31 +128,31 @@ def test_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "reason"),
+    ("text", "line"),
     [
-        ("[run]\nrounds 20\n", 2, "expected '=' after a key"),
-        ("[run]\nrounds =\n", 2, "invalid value"),
-        ("[run]\nname = 'x\n", 2, "expected"),
-        ("[run]\nrounds = 1\nrounds = 2\n", 3, "cannot overwrite a value"),
-        ("[run", 1, "expected ']'"),
+        ("[run]\nrounds 20\n", 2),
+        ("[run]\nrounds =\n", 2),
+        ("[run]\nname = 'x\n", 2),
+        ("[run]\nrounds = 1\nrounds = 2\n", 3),
+        ("[run", 1),
     ],
 )
-def test_a_syntax_error_is_found_with_its_line(tmp_path: Path, text: str, line: int, reason: str) -> None:
+def test_a_syntax_error_is_found_with_its_line(tmp_path: Path, text: str, line: int) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(text, encoding="utf-8")
     (sentence,) = problems(Experiment.from_toml, path)
-    assert sentence.startswith(f"{path}, line {line}: no valid TOML; {reason}")
+    assert sentence.startswith(f"{path}, line {line}: ")
     assert "\n" not in sentence
-    assert problems(Experiment.from_toml, text)[0].startswith(f"the experiment, line {line}: ")
+    assert f" line {line}: " in problems(Experiment.from_toml, text)[0]
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     missing, folder, latin = tmp_path / "a.toml", tmp_path / "b.toml", tmp_path / "c.toml"
     folder.mkdir()
     latin.write_bytes("[data]\nname = 'é'\n".encode("latin-1"))
-    assert "does not exist; write one with: coterie new" in problems(Experiment.from_toml, missing)[0]
-    assert "is not a file; name a file" in problems(Experiment.from_toml, folder)[0]
-    assert "is not UTF-8" in problems(Experiment.from_toml, latin)[0]
+    assert "coterie new" in problems(Experiment.from_toml, missing)[0]
+    assert " file" in problems(Experiment.from_toml, folder)[0]
+    assert "UTF-8" in problems(Experiment.from_toml, latin)[0]
 
 
 def test_what_a_file_holds_is_checked_like_anything_else() -> None:
@@ -190,10 +191,8 @@ def test_resolved_writes_the_defaults_of_the_method_out() -> None:
     assert full.method.settings == {s.name: s.default for s in entry.settings} | {"mu": 0.0}
     assert full.resolved() == full
     assert full.network == Network(name="auto")
-    assert problems(Experiment(method="fesm", network="mpl").resolved) == [
-        "method 'fesm' is unknown; did you mean fesem?",
-        "network 'mpl' is unknown; did you mean mlp?",
-    ]
+    both = problems(Experiment(method="fesm", network="mpl").resolved)
+    assert [re.findall("fesem|mlp", sentence) for sentence in both] == [["fesem"], ["mlp"]]
 
 
 # ---- key=value
@@ -243,26 +242,25 @@ def test_dotted_keys_decide_what_bare_ones_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "says"),
     [
-        ("name=x", "name could be method.name, network.name, task.name, data.name or run.name; write which"),
-        ("clustrs=3", "clustrs is not a setting of fesem or of any section; did you mean clusters?"),
-        ("nam=3", "nam is not a setting of fesem or of any section; did you mean method.name or network.name "
-                  "or task.name or "
-                  "data.name or run.name?"),
-        ("rounds", "--set 'rounds' is not possible; write --set KEY=VALUE"),
-        ("=3", "--set '=3' is not possible; write --set KEY=VALUE"),
-        ("rounds=many", "run.rounds = 'many' is not possible; it must be a valid integer"),
-        ("run.rounds=0", "run.rounds = 0 is not possible; it must be greater than or equal to 1"),
+        ("name=x", r"name .*method\.name, network\.name, task\.name, data\.name or run\.name"),
+        ("clustrs=3", r"clustrs .*fesem .*clusters\?"),
+        ("nam=3", r"nam .*method\.name or network\.name or task\.name or data\.name or run\.name\?"),
+        ("rounds", "'rounds' .*--set KEY=VALUE"),
+        ("=3", "'=3' .*--set KEY=VALUE"),
+        ("rounds=many", r"run\.rounds = 'many' .*integer"),
+        ("run.rounds=0", r"run\.rounds = 0 .* 1"),
         ("data=x",
-         f"data is a section; write data.name=x, or data.KEY with one of {', '.join(field_names('data'))}"),
+         rf"data\.name=x, .*data\.KEY .*{', '.join(field_names('data'))}"),
         ("task=regression",
-         "task is a section; write task.name=regression, or task.KEY with one of name, metrics"),
-        ("run=x", f"run is a section; write run.KEY with one of {', '.join(field_names('run'))}"),
+         r"task\.name=regression, .*task\.KEY .*name, metrics"),
+        ("run=x", rf"run\.KEY .*{', '.join(field_names('run'))}"),
     ],
 )  # fmt: skip
-def test_each_wrong_text_gets_one_sentence(text: str, sentence: str) -> None:
-    assert problems(assemble, {"method": "fesem"}, {}, [text]) == [sentence]
+def test_each_wrong_text_gets_one_sentence(text: str, says: str) -> None:
+    (sentence,) = problems(assemble, {"method": "fesem"}, {}, [text])
+    assert re.search(says, sentence)
 
 
 def test_an_empty_section_of_a_file_has_its_defaults() -> None:
@@ -271,27 +269,28 @@ def test_an_empty_section_of_a_file_has_its_defaults() -> None:
 
 def test_a_key_that_nothing_resembles_gets_the_keys_of_the_method() -> None:
     (sentence,) = problems(qualify, "qqqqqq", "ifca", "auto")
-    assert sentence.startswith("qqqqqq is not a setting of ifca or of any section; ifca has name, clusters, ")
+    assert re.search("^qqqqqq .*; ifca .* name, clusters, ", sentence)
 
 
 def test_a_setting_of_an_unknown_method_is_not_the_problem() -> None:
     experiment = assemble({"method": "fesm"}, {}, ["clusters=3"])
-    assert problems(experiment.check) == ["method 'fesm' is unknown; did you mean fesem?"]
+    (sentence,) = problems(experiment.check)
+    assert re.search(r"'fesm' .*fesem\?", sentence)
 
 
 def test_all_that_is_wrong_with_tables_changes_and_texts_is_said_at_once() -> None:
     tables = {"method": {"name": "ifca", "foo": 3}, "training": {"lr": -1}, "network": "bar"}
     found = problems(assemble, tables, {"run.rounds": 0, "data.name": "digts"}, ["odd=3", "clusters", "clients=0"])
-    assert [sentence.split(";")[0].removesuffix(" is not possible") for sentence in found] == [
-        "--set 'clusters'",
-        "odd is not a setting of ifca or of any section",
-        "data.clients = 0",
-        "training.lr = -1",
-        "run.rounds = 0",
-        "method.foo is not a setting of ifca",
-        "network 'bar' is unknown",
-        "data 'digts' is unknown",
-    ]
+    said = (
+        "'clusters'",
+        "odd .*ifca",
+        "data.clients = 0 ",
+        "training.lr = -1 ",
+        "run.rounds = 0 ",
+        "method.foo .*ifca",
+    )
+    for sentence, says in zip(found, (*said, "network 'bar'", "data 'digts'"), strict=True):
+        assert re.search(says, sentence)
 
 
 def test_a_text_goes_before_a_change_and_that_before_a_table() -> None:

@@ -63,7 +63,7 @@ def test_clients_with_data_of_their_own_have_classes_unless_a_task_is_named() ->
     numbers = prepare(Experiment(data=own, method="fedavg", task="regression")).task
     assert numbers is not None
     assert numbers.name == "regression"
-    with pytest.raises(BadInput, match="standardise = 'global' is not possible with privacy"):
+    with pytest.raises(BadInput, match=r"standardise = 'global' .*privacy"):
         prepare(
             Experiment(
                 data={**own, "standardise": "global"}, method="fedavg", privacy={"unit": "client", "epsilon": 1}
@@ -72,39 +72,33 @@ def test_clients_with_data_of_their_own_have_classes_unless_a_task_is_named() ->
 
 
 def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=r"^run\.rounds = 0 .* 1\nmethod\.clusters = 9 .*data\.clients = 5"):
         Experiment(method={"name": "fesem", "clusters": 9}, data={"clients": 5}, run={"rounds": 0})
-    assert caught.value.problems == [
-        "run.rounds = 0 is not possible; it must be greater than or equal to 1",
-        "method.clusters = 9 is more than data.clients = 5; it must be at most that",
-    ]
 
 
 @pytest.mark.parametrize(
-    ("sections", "beginning"),
+    ("sections", "says"),
     [
-        ({"data": {"features": [4]}}, "data.features = (4,) is not possible with data.name = 'digits'; it is for"),
+        ({"data": {"features": [4]}}, r"data\.features = \(4,\) .*data\.name = 'digits'"),
         ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "min_classes": 2}},
-         "data.min_classes = 2 is not possible with data.name = 'remote'; it is for a dataset"),
-        ({"data": {"samples_per_client": 9}}, "samples_per_client = 9 is below min_samples = 10; raise it"),
-        ({"data": {"split": "by-user"}}, "split = 'by-user' needs data with users and digits has none"),
+         r"data\.min_classes = 2 .*data\.name = 'remote'"),
+        ({"data": {"samples_per_client": 9}}, "samples_per_client = 9 .*min_samples = 10"),
+        ({"data": {"split": "by-user"}}, "split = 'by-user' .*users.*digits"),
         ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
-         "data.label and data.client are both 'a'"),
-        ({"training": {"momentum": 0.9, "optimizer": "adam"}}, "training.momentum = 0.9 has no effect"),
-        ({"run": {"ray_address": "auto"}}, "run.ray_address = 'auto' is not possible with run.runtime = 'local'"),
+         r"data\.label and data\.client .*'a'"),
+        ({"training": {"momentum": 0.9, "optimizer": "adam"}}, r"training\.momentum = 0\.9 "),
+        ({"run": {"ray_address": "auto"}}, r"run\.ray_address = 'auto' .*run\.runtime = 'local'"),
         ({"run": {"holdout_clients": 0.5}, "data": {"clients": 6}, "method": "ifca"},
-         "method.clusters = 4 is more than the 3 clients in training"),
-        ({"method": "fedsr", "network": "mlp"}, "network.name = 'mlp' is not possible with fedsr; it must have"),
-        ({"method": "fedcr", "task": "regression", "network": "gaussian-mlp"}, "task.name = 'regression' is not"),
+         r"method\.clusters = 4 .* 3 clients"),
+        ({"method": "fedsr", "network": "mlp"}, r"network\.name = 'mlp' .*fedsr"),
+        ({"method": "fedcr", "task": "regression", "network": "gaussian-mlp"}, r"task\.name = 'regression' "),
         ({"run": {"participation": 0.5}, "aggregation": {"rule": "fltrust", "trusted": ["client 0"]}},
-         "run.participation = 0.5 is not possible with aggregation.rule = 'fltrust'"),
-        ({"method": "local-only", "aggregation": {"rule": "median"}}, "aggregation.rule = 'median' is"),
+         r"run\.participation = 0\.5 .*aggregation\.rule = 'fltrust'"),
+        ({"method": "local-only", "aggregation": {"rule": "median"}}, r"aggregation\.rule = 'median' "),
         ({"method": "fedavg", "attack": {"share": 0.2},
-          "data": {"name": "remote", "clients": 3, "features": [4], "classes": 2}}, "attack.share is not"),
+           "data": {"name": "remote", "clients": 3, "features": [4], "classes": 2}}, r"attack\.share "),
     ],
 )  # fmt: skip
-def test_a_rule_is_one_sentence(sections: dict[str, Any], beginning: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_a_rule_is_one_sentence(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=f"^{says}.*$"):
         Experiment(**{"method": "fedavg", **sections}).check()
-    (sentence,) = caught.value.problems
-    assert sentence.startswith(beginning)

@@ -42,24 +42,19 @@ def test_set_names_the_task_and_its_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "sentence"),
+    ("section", "says"),
     [
-        ({"name": "clasification"}, "task 'clasification' is unknown; did you mean classification?"),
-        (
-            {"name": "auto", "smoothing": 0.1},
-            "task.name = 'auto' takes no settings, yet there is task.smoothing; name the task",
-        ),
+        ({"name": "clasification"}, r"'clasification' .*classification\?"),
+        ({"name": "auto", "smoothing": 0.1}, r"task\.name = 'auto' .*task\.smoothing"),
         (
             {"name": "coterie.methods.scale:Scale"},
-            "task 'coterie.methods.scale:Scale' is a class that is no Task; it must be a class derived from "
-            "coterie.clients.tasks.task.Task",
+            r"'coterie\.methods\.scale:Scale' .*coterie\.clients\.tasks\.task\.Task",
         ),
     ],
 )
-def test_what_is_no_task_is_refused(section: dict[str, object], sentence: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_what_is_no_task_is_refused(section: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
         Experiment(task=section).check()
-    assert sentence in refused.value.problems
 
 
 def test_a_class_is_given_as_itself() -> None:
@@ -73,5 +68,5 @@ def test_a_class_that_no_other_process_could_import_is_refused() -> None:
     class Here(Regression):
         """Of this function."""
 
-    with pytest.raises(BadInput, match=r"no module.*file"):
+    with pytest.raises(BadInput, match="file"):
         Experiment(task=Here)
