@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ import torch
 from coterie.clients.rules import Answer, Client, Order, Rule, Train, Work, rule
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from coterie.runtime.runtime import Runtime
+from coterie.runtime.runtime import VANISHED, Runtime
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
 
@@ -105,18 +106,18 @@ def _cut_off_in_mid_message() -> None:
 REASONS = {
     "raise": "RuntimeError: no electricity",
     "exit": "SystemExit: 3",
-    "unreadable": ("its answer cannot be read (ValueError: invalid literal for int() with base 10: 'a diary')"),
-    "sleep": "took longer than 3 s",
-    "die": "its worker process died",
-    "die in mid-message": "its worker process died",
-    "nothing": "TypeError: a rule must return an Answer",
-    "nan model": "sent a model with NaN or infinite values",
-    "infinite model": "sent a model with NaN or infinite values",
-    "nan state": "made a model of its own with NaN or infinite values",
+    "unreadable": (r"\(ValueError: .*'a diary'\)"),
+    "sleep": "3 s",
+    "die": "worker process",
+    "die in mid-message": "worker process",
+    "nothing": "TypeError: .*Answer",
+    "nan model": "model .*NaN",
+    "infinite model": "model .*infinite",
+    "nan state": "model .*NaN",
     "nan number": "sent rounds = nan",
-    "double model": "sent a model of torch.float64; it must be torch.float32",
-    "short model": "sent a model of the shape (10,); it must be (2410,)",
-    "other name": "sent a diary, which its rule does not declare",
+    "double model": r"model .*torch\.float64; .*torch\.float32",
+    "short model": r"model .*\(10,\); .*\(2410,\)",
+    "other name": "a diary",
 }
 CARRIED = {"sleep", "die", "die in mid-message", "unreadable"}
 """Faults that only a worker can have."""
@@ -160,8 +161,9 @@ def test_a_faulty_client_is_left_out_and_comes_back(fault: str, engine: str, wor
         first = ask(runtime, 1, Keeping())
         before = state_of(runtime, BAD)
         second = ask(runtime, 2, Keeping(fault))
-        assert dict(second.missing) == {BAD: REASONS[fault]}
-        assert runtime.failures == [(BAD, REASONS[fault])]
+        ((client, reason),) = runtime.failures
+        assert (client, bool(re.search(REASONS[fault], reason))) == (BAD, True)
+        assert dict(second.missing) == {BAD: reason}
         assert second.clients.tolist() == others
         assert torch.equal(second.models, expected[1].models[others])
         assert second.numbers["rounds"].tolist() == [2.0] * len(others)
@@ -190,7 +192,7 @@ def test_a_worker_that_dies_once_costs_nobody_the_round(tmp_path: Path) -> None:
         assert runtime.failures == []
         assert torch.equal(replies.models, expected.models)
         (note,) = runtime.notes
-        assert note.startswith("a worker process died; ")
+        assert "worker process" in note
         ask(runtime, 2, Keeping())
         assert runtime.notes == []
     finally:
@@ -204,7 +206,8 @@ def test_a_faulty_client_at_the_other_end_of_a_wire(fault: str) -> None:
     first = ask(runtime, 1, Keeping())
     before = runtime.kept(BAD)["model"].clone()
     second = ask(runtime, 2, Keeping(fault))
-    assert dict(second.missing) == {BAD: REASONS[fault]}
+    assert [*second.missing] == [BAD]
+    assert re.search(REASONS[fault], second.missing[BAD])
     assert torch.equal(runtime.kept(BAD)["model"], before)
     third = ask(runtime, 3, Keeping())
     assert len(first) == len(third) == CLIENTS
@@ -219,7 +222,7 @@ def test_who_left_in_one_exchange_is_away_in_the_next() -> None:
     replies = runtime.answer(Exchange(who, Keeping(), {"model": Send.same(start, who)}))
     assert isinstance(replies, Replies)
     assert BAD not in replies.clients
-    assert dict(replies.missing) == {BAD: "left earlier in the round"}
+    assert [*replies.missing] == [BAD]
     assert runtime.failures == [(BAD, REASONS["raise"])]
     assert BAD not in {client for client, *_ in runtime.ledger.rows[sent:]}
 
@@ -262,5 +265,5 @@ def test_nobody_answers() -> None:
     replies = ask(runtime, 1, Keeping())
     assert replies.models.shape == (0, runtime.layout.size)
     assert replies.clients.shape == replies.samples.shape == (0,)
-    assert set(replies.missing.values()) == {"vanished in mid-round"}
+    assert set(replies.missing.values()) == {VANISHED}
     assert len(replies.missing) == CLIENTS

@@ -17,7 +17,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Part
 from coterie.runtime.ledger import Ledger
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from coterie.runtime.runtime import Runtime
+from coterie.runtime.runtime import VANISHED, Runtime
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
 
@@ -114,7 +114,7 @@ def test_who_vanishes_was_sent_something_and_sends_nothing(runtime: Runtime) -> 
         assert {client for client, way in ways if way == "down"} == set(EVERYONE)
         assert {client for client, way in ways if way == "up"} == set(replies.clients)
         assert set(replies.missing) == set(EVERYONE) - set(replies.clients)
-        assert runtime.failures == [(c, "vanished in mid-round") for c in sorted(replies.missing)]
+        assert runtime.failures == [(c, VANISHED) for c in sorted(replies.missing)]
         lost |= set(replies.missing)
     assert lost == set(EVERYONE)
 

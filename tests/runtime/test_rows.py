@@ -284,7 +284,7 @@ def test_outputs_are_the_same_whoever_computes_them(network: str, engine: str, c
 def test_outputs_that_cannot_be_computed_are_an_error() -> None:
     runtime = runtime_of("workers")
     try:
-        with pytest.raises(RuntimeError, match="the outputs of models cannot be computed"):
+        with pytest.raises(RuntimeError, match="outputs"):
             runtime.answer(Outputs(torch.zeros(3, 5), torch.zeros(4, 8, 8)))
         send = {"model": Send.same(start(runtime), EVERYONE)}
         assert len(ask(runtime, Exchange(EVERYONE, LocalUpdate(), send))) == CLIENTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Layout
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.remote.codec import pack_answer, unpack_answer
-from coterie.runtime.runtime import BadAsk, Runtime, drive
+from coterie.runtime.runtime import VANISHED, BadAsk, Runtime, drive
 from coterie.runtime.states import ClientStates
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
@@ -76,14 +77,14 @@ def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None
     for number in range(1, rounds + 1):
         runtime.begin_round(number)
         first = _ask(runtime, Exchange(clients, Nothing(), send))
-        assert set(first.missing.values()) == {"vanished in mid-round"}
+        assert set(first.missing.values()) == {VANISHED}
         down = {client for client, way, _, _ in runtime.ledger.rows if way == "down"}
         assert down == set(clients)
         for _ in range(3):
             later = _ask(runtime, Exchange(clients, Nothing(), send))
             assert later.clients.tolist() == first.clients.tolist()
-            assert set(later.missing.values()) == {"left earlier in the round"}
-        assert runtime.failures == [(c, "vanished in mid-round") for c in sorted(first.missing)]
+            assert VANISHED not in later.missing.values()
+        assert runtime.failures == [(c, VANISHED) for c in sorted(first.missing)]
         lost += len(first.missing)
     # 500 draws at 0.2: within three standard deviations.
     assert abs(lost - 100) < 27
@@ -98,7 +99,7 @@ def test_who_vanishes_does_so_in_whichever_exchange_asks_first() -> None:
     late = max(gone)
     others = np.array([c for c in EVERYONE if c != late])
     assert set(_ask(runtime, Exchange(others, Nothing())).missing) == gone - {late}
-    assert _ask(runtime, Exchange(EVERYONE, Nothing())).missing[late] == "vanished in mid-round"
+    assert _ask(runtime, Exchange(EVERYONE, Nothing())).missing[late] == VANISHED
 
 
 # ---- who writes where
@@ -224,7 +225,7 @@ def test_another_shape_than_the_declared_one_is_a_failure(runtime: Runtime) -> N
     replies = _ask(runtime, Exchange(EVERYONE, Gaussians(wrong=True)))
     assert set(replies.missing) == set(EVERYONE)
     (reason,) = set(replies.missing.values())
-    assert reason == "sent a gaussians of the shape (64, 10); it must be (10, 64)"
+    assert re.search(r"gaussians .*\(64, 10\); .*\(10, 64\)", reason)
 
 
 def test_a_message_of_another_shape_is_refused() -> None:
@@ -244,8 +245,8 @@ def test_a_part_is_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        ("hello", "a method yields str"),
-        (Exchange(EVERYONE, LocalUpdate(), {"model": Send.all(torch.zeros(1, 3), EVERYONE)}), "is sent as"),
+        ("hello", "str"),
+        (Exchange(EVERYONE, LocalUpdate(), {"model": Send.all(torch.zeros(1, 3), EVERYONE)}), r"\(1, 3\)"),
     ],
 )
 def test_a_mistake_in_what_a_method_asks_is_raised_where_it_asks(ask: Any, told: str) -> None:
@@ -356,26 +357,21 @@ def test_equal_items_are_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matrix", "rows", "sentence"),
+    ("matrix", "rows", "says"),
     [
-        (
-            torch.zeros(3, 4).double(),
-            [0, 1],
-            "what is sent is torch.float64 of shape (3, 4); it must be torch.float32",
-        ),
-        (torch.zeros(3), [0, 1], "what is sent is torch.float32 of shape (3,); it must be torch.float32 [K, P]"),
-        (torch.zeros(3, 4), [0, 3], "rows go from 0 to 3; they must be rows of a matrix of 3, or -1 for nothing"),
-        (torch.zeros(3, 4), [[0, 3], [1, 2]], "rows go from 0 to 3; they must be rows of a matrix of 3"),
-        (torch.zeros(3, 4), [-2, 0], "rows go from -2 to 0"),
-        (torch.zeros(0, 4), [0, 0], "they must be rows of a matrix of 0"),
-        (torch.zeros(3, 4), [0.0, 1.0], "rows are float64 of shape (2,); they must be integers [m] or [m, k]"),
-        (torch.zeros(3, 4), [[[0]]], "rows are int64 of shape (1, 1, 1); they must be integers [m] or [m, k]"),
+        (torch.zeros(3, 4).double(), [0, 1], r"torch\.float64 .*\(3, 4\); .*torch\.float32"),
+        (torch.zeros(3), [0, 1], r"\(3,\); .*\[K, P\]"),
+        (torch.zeros(3, 4), [0, 3], "0 to 3; .* 3"),
+        (torch.zeros(3, 4), [[0, 3], [1, 2]], "0 to 3; .* 3"),
+        (torch.zeros(3, 4), [-2, 0], "-2 to 0"),
+        (torch.zeros(0, 4), [0, 0], " 0$|of 0"),
+        (torch.zeros(3, 4), [0.0, 1.0], r"float64 .*\(2,\); .*\[m\] or \[m, k\]"),
+        (torch.zeros(3, 4), [[[0]]], r"int64 .*\(1, 1, 1\); .*\[m\] or \[m, k\]"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(matrix: Tensor, rows: object, sentence: str) -> None:
-    with pytest.raises(ValueError) as raised:  # noqa: PT011  # the sentence is looked at below
+def test_what_cannot_be_sent_is_refused(matrix: Tensor, rows: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
         Send(matrix, np.array(rows))
-    assert sentence in str(raised.value)
 
 
 def test_what_can_be_sent() -> None:
@@ -387,14 +383,13 @@ def test_what_can_be_sent() -> None:
 def test_all_that_an_exchange_holds_is_there_for_each_client() -> None:
     matrix, part = torch.zeros(3, 4), _runtime("local").layout.last_layers(1)
     for wrong, what in (
-        ({"send": {"model": Send(matrix, np.array([0, 1]))}}, "send['model'].rows has the length 2"),
-        ({"send": {"model": Send(matrix, np.array([0, 1, 2]), [part])}}, "send['model'].part has the length 1"),
-        ({"settings": {"mu": np.zeros(4)}}, "settings['mu'] has the length 4"),
-        ({"upload_part": {"model": [part] * 2}}, "upload_part['model'] has the length 2"),
+        ({"send": {"model": Send(matrix, np.array([0, 1]))}}, r"send\['model'\]\.rows .*2"),
+        ({"send": {"model": Send(matrix, np.array([0, 1, 2]), [part])}}, r"send\['model'\]\.part .*1"),
+        ({"settings": {"mu": np.zeros(4)}}, r"settings\['mu'\] .*4"),
+        ({"upload_part": {"model": [part] * 2}}, r"upload_part\['model'\] .*2"),
     ):
-        with pytest.raises(ValueError) as raised:  # noqa: PT011  # the sentence is looked at below
+        with pytest.raises(ValueError, match=f"^{what}; .*3$"):
             Exchange(np.arange(3), LocalUpdate(), **wrong)
-        assert str(raised.value) == f"{what}; it must be that of clients, 3"
     with pytest.raises(ValueError, match=r"upload_part.*'modle'.*'model'"):
         Exchange(np.arange(3), LocalUpdate(), upload_part={"modle": part})
 
@@ -405,9 +400,7 @@ def test_an_engine_that_owns_a_device_works_alone(monkeypatch: pytest.MonkeyPatc
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
     LocalRuntime(spec, federation.samples)
     assert worker_processes() == []
-    with pytest.raises(BadInput) as raised:
+    with pytest.raises(
+        BadInput, match=r"^run\.workers = 2 .*'sequential'.*\nrun\.client_timeout = 1\.5 .*'sequential'"
+    ):
         LocalRuntime(spec, federation.samples, workers=2, timeout=1.5)
-    assert raised.value.problems == [
-        f"run.{setting} is not possible with run.engine = 'sequential', which has one process; leave it out"
-        for setting in ("workers = 2", "client_timeout = 1.5")
-    ]

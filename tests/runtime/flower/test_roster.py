@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +37,30 @@ def test_a_malformed_message_ends_nothing(tmp_path: Path) -> None:
     run = place(tmp_path, CLIENTS).run(experiment(), there=there)
     ((round, client, said),) = failures(run)
     assert (round, client) == (2, BAD)
-    assert said.startswith("sent what cannot be read (")
+    assert " read (" in said
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"features": "[1e999]"}, "a sample has no shape; it must be a list of whole numbers"),
-        ({"features": "[" * 100_000}, "its features cannot be read; they must be JSON"),
-        ({"train": -5}, "it says that it holds (-5, "),
-        ({"train": 10**15}, "it says that it has 1,000,000,000,"),
-        ({"classes": 2**40}, "it says that it has 1,099,511,627,776 classes; there can be up to 2,147,483,647"),
-        ({"features": "[8, -8]"}, "it says that a sample has the shape (8, -8); each side must be at least 1"),
-        ({"features": "[1000000, 1000000, 1000000]"}, "it says that it has far too many numbers in a sample"),
-        ({"name": "x" * 300}, "its name must be 1 to 200 letters"),
-        ({"digest": 7}, "a message says digest = 7; it must be a text"),
+        ({"features": "[1e999]"}, "list"),
+        ({"features": "[" * 100_000}, "features .*JSON"),
+        ({"train": -5}, r"\(-5, "),
+        ({"train": 10**15}, "1,000,000,000,"),
+        ({"classes": 2**40}, "1,099,511,627,776 classes; .*2,147,483,647"),
+        ({"features": "[8, -8]"}, r"\(8, -8\); .* 1"),
+        ({"features": "[1000000, 1000000, 1000000]"}, "numbers"),
+        ({"name": "x" * 300}, "name .* 1 to 200"),
+        ({"digest": 7}, "digest = 7; .*text"),
     ],
 )
 def test_a_hello_that_cannot_be_is_turned_away(change: dict[str, Value], said: str, tmp_path: Path) -> None:
     def back(grid: Faulty, node: int, count: int, message: Message) -> Message | None:
         return Message({**message.values, **change}) if node == BAD and "name" in message.values else None
 
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(RuntimeError, match=said) as caught:
         place(tmp_path, CLIENTS).run(experiment(), back=back)
-    assert "4 clients are to take part, and 3 can" in str(caught.value)
-    assert f"node 1001 {said.replace('cannot part', 'cannot take part: ')}" in str(caught.value) or said in str(
-        caught.value
-    )
+    assert re.search(r"4 clients .* 3 ", str(caught.value))
 
 
 def test_clients_are_numbered_in_the_natural_order_of_whatever_names_they_have() -> None:
@@ -143,26 +141,21 @@ def test_data_that_change_while_a_node_stays_are_noticed(tmp_path: Path) -> None
             client.NEWEST_CLIENTS.clear()  # on its own machine every message starts a new process
 
     run = here.run(asked, there=there)
-    reason = "its data have changed since it joined the run; put them back as they were"
-    assert [(2, BAD, reason), (3, BAD, reason)] == [
-        f for f in failures(run) if not f[2].startswith("not evaluated")
-    ]
+    found = [row for row in failures(run) if not row[2].startswith("not evaluated")]
+    assert [(round, client, "data" in said) for round, client, said in found] == [(2, BAD, True), (3, BAD, True)]
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"),
+    ("config", "says"),
     [
-        ({"wait": "soon"}, "wait = 'soon' is not possible; it must be a number of seconds, 0 or more"),
-        ({"round-seconds": -3}, "round-seconds = -3 is not possible; it must be a number of seconds, 0 or more"),
-        ({"resume": "nothing"}, "run 'nothing' is unknown"),
+        ({"wait": "soon"}, "wait = 'soon' .*seconds, 0 "),
+        ({"round-seconds": -3}, "round-seconds = -3 .*seconds, 0 "),
+        ({"resume": "nothing"}, "'nothing'"),
     ],
 )
-def test_a_run_configuration_that_cannot_be_is_refused(
-    config: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
-    with pytest.raises(RuntimeError) as caught:
+def test_a_run_configuration_that_cannot_be_is_refused(config: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=says):
         place(tmp_path, CLIENTS).run(experiment(), **config)
-    assert sentence in str(caught.value)
 
 
 def test_flat_samples_take_the_shape_that_is_wanted(tmp_path: Path) -> None:

@@ -92,13 +92,11 @@ def test_workers_that_cannot_start_are_given_up(monkeypatch: pytest.MonkeyPatch)
     kill_workers()
     monkeypatch.setattr(pool, "start", start)
     try:
-        with pytest.raises(BadInput) as raised:
-            mixed(runtime, {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))})
-        (said,) = raised.value.problems
-        assert said == (
-            "run.workers = 2 is not possible: a worker ended 3 times before it was ready (OSError: no such network "
-            "here); free memory, or set run.workers = 1 and no run.client_timeout"
+        says = (
+            r"^run\.workers = 2 .*3 times .*OSError: no such network here.*run\.workers = 1.*run\.client_timeout$"
         )
+        with pytest.raises(BadInput, match=says):
+            mixed(runtime, {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))})
         assert not any(process.is_alive() for process in begun)
         monkeypatch.undo()  # and with room again, the run goes on
         assert len(mixed(runtime, {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))})) == 6
@@ -144,7 +142,7 @@ def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.Mon
         assert dict(replies.missing) == {}
         assert torch.equal(replies.models, expected)
         (note,) = runtime.notes
-        assert note.startswith("a worker process was stopped; ")
+        assert "worker process" in note
     finally:
         runtime.close()
 
@@ -176,7 +174,7 @@ def test_a_run_says_that_a_worker_was_replaced(tmp_path: Path) -> None:
     result = coterie.run(coterie.Experiment(**settings, run=run), observers=[killer])
     alone = coterie.run(coterie.Experiment(**settings, run=run | {"workers": 1}))
     assert result.rounds.drop("seconds").equals(alone.rounds.drop("seconds"))
-    assert any(note.startswith("round 2: a worker process died; ") for note in killer.notes)
+    assert any(note.startswith("round 2: a worker") for note in killer.notes)
 
 
 class Elsewhere(str):

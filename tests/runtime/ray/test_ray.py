@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import signal
 import socket
 import socketserver
@@ -28,7 +29,7 @@ from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from coterie.runtime.runtime import Runtime
+from coterie.runtime.runtime import VANISHED, Runtime
 from coterie.runtime.tensor_file import Stacked
 from tests.federated import TRAINING, planted
 from tests.process_table import command
@@ -182,7 +183,7 @@ def test_a_method_gets_the_bits_of_the_local_runtime(ray: Any, method: str) -> N
     for one, other in zip(expected, found, strict=True):
         assert same(one, other)
     if method == "fedtsdp":
-        assert any(reason == "vanished in mid-round" for _, reason in [*expected[2], *expected[6], *expected[10]])
+        assert any(reason == VANISHED for _, reason in [*expected[2], *expected[6], *expected[10]])
     if method == "fedper":
         assert found[-2]["kept"]
 
@@ -230,7 +231,8 @@ def test_faulty_clients_are_left_out_and_come_back(ray: Any, tmp_path: Path) -> 
     before = state_of(ray, BAD)
     for number, fault in enumerate(("raise", "unreadable", "die"), 2):
         replies = ask(ray, number, Keeping(fault))
-        assert dict(replies.missing) == {BAD: REASONS[fault]}
+        assert [*replies.missing] == [BAD]
+        assert re.search(REASONS[fault], replies.missing[BAD])
         assert torch.equal(replies.models, expected[number - 1].models[others])
         assert torch.equal(state_of(ray, BAD), before)
         assert len(ray.notes) == (fault == "die")
@@ -239,7 +241,7 @@ def test_faulty_clients_are_left_out_and_come_back(ray: Any, tmp_path: Path) -> 
     assert (tmp_path / "done").exists()
     assert dict(replies.missing) == {}
     assert torch.equal(replies.models, expected[4].models)
-    assert ray.notes == ["its worker process died; 4 answers were asked for again"]
+    assert [re.findall(r"\d+", note) for note in ray.notes] == [["4"]]
     assert torch.equal(ask(ray, 6, Keeping()).models, expected[5].models)
     assert ray.notes == []
     for client in range(CLIENTS):
@@ -251,7 +253,7 @@ def test_whoever_takes_too_long_is_left_out(ray: Any) -> None:
     expected, runtime = ask(here(), 1, Keeping()), on_ray(timeout=5.0)
     replies = ask(runtime, 1, Keeping("sleep"))
     others = [client for client in range(CLIENTS) if client != BAD]
-    assert dict(replies.missing) == {BAD: "took longer than 5 s"}
+    assert [(client, "5 s" in reason) for client, reason in replies.missing.items()] == [(BAD, True)]
     assert torch.equal(replies.models, expected.models[others])
     assert runtime.notes == []
     assert dict(ask(runtime, 2, Keeping()).missing) == {}
@@ -279,11 +281,11 @@ def test_other_versions_are_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 ADDRESSES = {
-    "somewhere": r"'somewhere' is not possible; it must be auto or HOST:PORT",
-    "ray://127.0.0.1:10001": r"it must be auto or HOST:PORT",
-    "127.0.0.1:99999": r"it must be auto or HOST:PORT",
-    "127.0.0.1:{closed}": r"cannot be reached \(Connection refused\); start Ray there with: ray start --head",
-    "no-such-machine.invalid:6379": r"cannot be reached \(.*\); start Ray",
+    "somewhere": "'somewhere' .*auto or HOST:PORT",
+    "ray://127.0.0.1:10001": "auto or HOST:PORT",
+    "127.0.0.1:99999": "auto or HOST:PORT",
+    "127.0.0.1:{closed}": r"\(Connection refused\); .*ray start --head",
+    "no-such-machine.invalid:6379": r"no-such-machine\.invalid.*ray start",
 }
 
 

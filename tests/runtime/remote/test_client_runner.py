@@ -40,7 +40,7 @@ def test_what_failed_or_was_killed_half_way_leaves_nothing(tmp_path: Path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="space"):
             store.save(2, {"model": torch.ones(3)})
     assert names(tmp_path) == ["000000001.safetensors"]
     killed, at_work = ".000000002.safetensors.4711.new", ".000000004.safetensors.4712.new"
