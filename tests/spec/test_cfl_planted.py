@@ -118,7 +118,7 @@ def test_a_leaf_that_never_rests_says_how_near_it_came() -> None:
         ),
         ({"eps1": 0.0}, 1.0, r"inf times eps1 \(method\.eps1\)$"),
         ({"eps2": 1e3}, 1.0, r" 0\.\d+ times eps2 \(method\.eps2\)$"),
-        ({"gamma_max": 1.0}, 1.0, r"every cut of \d .* 0\.\d+ times method\.gamma_max = 1$"),
+        ({"gamma_max": 1.0}, 1.0, r"cut of \d .* 0\.\d+ times method\.gamma_max = 1$"),
     ],
 )
 def test_the_remark_names_the_test_that_never_fired(

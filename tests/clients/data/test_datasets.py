@@ -162,7 +162,7 @@ def test_cifar10_is_whole_where_both_files_are(monkeypatch: pytest.MonkeyPatch, 
     _write_cifar10(tmp_path, "cifar10_train_20k.npz", [0, 2, 5])
     alone = load("cifar10")
     assert alone.labels.tolist() == [0, 2, 5]
-    assert "these are 20,000 of the 50,000 training images" in alone.notes[0]
+    assert "20,000 of the 50,000" in alone.notes[0]
     _write_cifar10(tmp_path, "cifar10_train_other_30k.npz", [4, 1, 3])
     whole, subset = load("cifar10"), load("cifar10-20k")
     # In the original order, whichever file an image comes from.

@@ -127,7 +127,7 @@ def test_a_run_is_gone_on_with_if_the_data_are_given_again(tmp_path: Path, monke
     assert f'name = "{experiment.data.name}"' in text
     (tmp_path / "first" / "status.json").unlink(missing_ok=True)
     monkeypatch.setattr(given, "KEPT", {})
-    with pytest.raises(BadInput, match=r"given in Python.*again"):
+    with pytest.raises(BadInput, match="Python"):
         experiment.check()
     with pytest.raises(BadInput, match=r"run first .*'given-.*'given-"):
         coterie.resume(tmp_path / "first", data=(X, LABEL))

@@ -138,7 +138,7 @@ def test_shards_are_few_runs_of_sorted_labels() -> None:
     assert held.sum() == len(DIGITS.labels)
     # A shard of 1797 / 40 samples spans at most two classes of about 180.
     assert np.count_nonzero(held, axis=1).max() <= 4
-    with pytest.raises(BadInput, match="needs 2000 samples for 1000 clients"):
+    with pytest.raises(BadInput, match=r"2000 .* 1000 clients"):
         cut("shards", pool(1000), per_client=2)
 
 

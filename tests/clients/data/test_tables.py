@@ -138,7 +138,7 @@ def test_segments_of_two_files_are_not_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"split": pl.Series(["train"] * 11 + ["later"])}, "split .*13 .*later; .*train, validation or test"),
+        ({"split": pl.Series(["train"] * 11 + ["later"])}, "split .*13 .*later; .*train, validation"),
         ({"client": pl.lit("a"), "group": pl.Series([0] * 11 + [1])}, "'a' .*group 0 and 1"),
         ({"client": pl.Series(["a"] * 11 + [None])}, "client .*line 13"),
         ({"user": pl.lit(1), "client": pl.lit(1)}, "client"),
@@ -147,7 +147,7 @@ def test_segments_of_two_files_are_not_the_same(tmp_path: Path) -> None:
             r"age .*line 2; 2 of 12 .* age \(2\); data\.missing = mean",
         ),
         ({"sex": pl.Series(["f"] * 10 + [None, "m"])}, "sex .*line 12"),
-        ({"age": pl.Series(["7.5", "old", *map(str, range(10))])}, "age .*1 .*'old' in line 3"),
+        ({"age": pl.Series(["7.5", "old", *map(str, range(10))])}, "age .*1 .*'old' .* 3"),
         ({"bmi": pl.Series([1e300] * 12)}, r"bmi .*1e\+300 .*line 2"),
     ],
 )

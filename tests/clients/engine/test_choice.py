@@ -76,7 +76,7 @@ def test_other_networks_go_one_by_one(name: str) -> None:
     assert choice(name, IMAGE, 10) == "sequential"
     with pytest.raises(
         BadInput,
-        match=r"engine = 'batched'.*sequential or auto",
+        match=r"engine = 'batched'.*sequential",
     ):
         choice(name, IMAGE, 10, "batched")
 
@@ -102,16 +102,16 @@ class Squared(nn.Linear):
         (
             (4,),
             [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)],
-            "1 is a BatchNorm1d",
+            "1 .*BatchNorm1d",
         ),
         ((4,), [nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)], r"1 .*0\.5"),
         ((4,), [weight_norm(nn.Linear(4, 2))], "many models"),
-        ((6, 4), [nn.Linear(4, 3), nn.Flatten()], "0 is a Linear,"),
-        ((6, 4), [nn.Conv2d(1, 2, 3), nn.Flatten()], "0 is a Conv2d,"),
+        ((6, 4), [nn.Linear(4, 3), nn.Flatten()], "0 .*Linear,"),
+        ((6, 4), [nn.Conv2d(1, 2, 3), nn.Flatten()], "0 .*Conv2d,"),
         (
             (6, 6, 1),
             [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, return_indices=True), nn.Flatten()],
-            "zeros and ones",
+            "zeros",
         ),
     ],
 )

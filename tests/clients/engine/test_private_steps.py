@@ -481,22 +481,22 @@ W = torch.zeros(1)
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (Losses(W[None]), "asks for Losses"),
-        (Losses(W[None], "validation"), "asks for Losses"),
-        (Gradients(W), "asks for Gradients"),
-        (Inspect(lambda batch, model: W), "asks for Inspect"),
-        (Score(W, "train"), "asks for Score"),
-        (MetaTrain(W, 0.1, 0.1), "asks for MetaTrain"),
-        (Request(), "asks for Request"),
-        (Train(W, weights=W), "trains with weights"),
-        (Train(W, trained_extras={"prior": W}), "trains with trained_extras"),
-        (Train(W, clip=1.0), "trains with clip"),
-        (Train(W, minibatches=2), "trains with minibatches"),
-        (Train(W, epochs=3), "trains for 3 epochs"),
+        (Losses(W[None]), "Losses"),
+        (Losses(W[None], "validation"), "Losses"),
+        (Gradients(W), "Gradients"),
+        (Inspect(lambda batch, model: W), "Inspect"),
+        (Score(W, "train"), "Score"),
+        (MetaTrain(W, 0.1, 0.1), "MetaTrain"),
+        (Request(), "Request"),
+        (Train(W, weights=W), "weights"),
+        (Train(W, trained_extras={"prior": W}), "trained_extras"),
+        (Train(W, clip=1.0), "clip"),
+        (Train(W, minibatches=2), "minibatches"),
+        (Train(W, epochs=3), "3 epochs"),
     ],
 )
 def test_other_looks_at_samples_are_refused(request_: Request, reason: str) -> None:
-    with pytest.raises(BadInput, match=rf"ask-all {reason}.*privacy\.unit = 'example'"):
+    with pytest.raises(BadInput, match=rf"ask-all .*{reason}.*privacy\.unit = 'example'"):
         carry_out(AskAll((request_,)))
 
 

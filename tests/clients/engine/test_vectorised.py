@@ -99,17 +99,17 @@ def counting(module: Odd, x: Tensor) -> Tensor:
     ("network", "features", "says"),
     [
         (ViT(4, dropout=0.1), (8, 8, 1), "random"),
-        (Frozen(4), (8, 8, 1), "body.1 is a BatchNorm2d"),
-        (Recurrent(4), (8, 8, 1), "lstm is an LSTM"),
-        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.BatchNorm1d(3)), (4,), "2 is a BatchNorm1d"),
+        (Frozen(4), (8, 8, 1), "body.1 .*BatchNorm2d"),
+        (Recurrent(4), (8, 8, 1), "lstm .*LSTM"),
+        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.BatchNorm1d(3)), (4,), "2 .*BatchNorm1d"),
         (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Dropout(0.5)), (4,), r"2 .*0\.5"),
-        (nn.Sequential(nn.Linear(5, 3), nn.GELU()), (4,), "zeros and ones"),
+        (nn.Sequential(nn.Linear(5, 3), nn.GELU()), (4,), "zeros"),
         (Odd(lambda m, x: functional.dropout(x)), (4,), "random"),
         (Odd(lambda m, x: x if x.sum() > 0 else -x), (4,), "data-dependent"),
         (Odd(lambda m, x: x * float(x.abs().max())), (4,), r"item\(\)"),
         (Odd(counting), (4,), "changes"),
         (Odd(lambda m, x: x - x.mean(0)), (4,), "minibatch"),
-        (Odd(lambda m, x: x @ m.aside[0]), (4,), "something else"),
+        (Odd(lambda m, x: x @ m.aside[0]), (4,), "something"),
     ],
 )
 def test_what_is_refused(network: nn.Module, features: tuple[int, ...], says: str) -> None:

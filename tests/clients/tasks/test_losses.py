@@ -141,8 +141,8 @@ def test_losses_of_many_models_at_once_are_those_of_each() -> None:
         (Binary(), np.array([0, 1, 2]), r"3 .*task\.name = 'binary' .*two"),
         (Classification((1.0,)), np.array([0, 1]), r"task\.class_weights .*1 .*2"),
         (Classification((-1.0, 1.0)), np.array([0, 1]), r"task\.class_weights .*0"),
-        (Multilabel(), np.array([[0, 3]]), "label 1 in row 0 .*3; .*0, 1, or -1"),
-        (Multilabel(), np.array([0, 1]), "0 or a 1"),
+        (Multilabel(), np.array([[0, 3]]), "label 1 .*row 0 .*3; .*0, 1, .*-1"),
+        (Multilabel(), np.array([0, 1]), " 0 .* 1 "),
         (Regression(), np.array([1.0, np.nan]), "row 1 .*nan"),
         (Regression(), np.array(["a", "b"]), "number"),
         (Segmentation(), np.zeros((2, 3)), "pixel"),
@@ -157,6 +157,6 @@ def test_targets_of_another_kind_are_refused(task: Task, values: Any, says: str)
 
 def test_what_is_known_of_the_targets_is_held_to() -> None:
     for name, values in (("regression", np.zeros((3, 2))), ("language", np.array([[1, 5]]))):
-        with pytest.raises(BadInput, match="it must"):
+        with pytest.raises(BadInput, match="must"):
             TASKS[name].target().read_targets(values, "here", [], 3)
     assert Language().read_targets(np.array([[1, 2]]), "here", [], 9).outputs == 9
