@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -68,7 +69,7 @@ def test_settings_are_read_off_the_signature() -> None:
     assert count == Setting("count", 4, "how many")
     assert (rate.default, widths.default, limit.default, twice.default) == (0.5, (8,), None, False)
     assert mode == Setting("mode", "a", "which way", choices=("a", "b"))
-    assert mode.meaning == "which way; one of a, b"
+    assert "a, b" in mode.meaning
     assert rate.grid == (0.1, 0.5, 2.0)
     assert count.grid == mode.grid == level.grid == ()
     assert level.choices == ("auto",)
@@ -97,33 +98,34 @@ def test_what_is_bound_builds_the_thing() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(BadInput, match=r"^thing 'rihc' is unknown; did you mean rich\?$"):
+    with pytest.raises(BadInput, match=r"'rihc' .*rich"):
         THINGS["rihc"]
-    with pytest.raises(BadInput, match=r"^thing 'zzzzzz' is unknown; known: needs, plain, rich$"):
+    with pytest.raises(BadInput, match=r"'zzzzzz' .*: needs, plain, rich$"):
         THINGS["zzzzzz"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "says"),
     [
-        ({"count": 0}, "method.count = 0 is not possible; it must be greater than or equal to 1"),
-        ({"count": "4"}, "method.count = '4' is not possible; it must be a valid integer"),
-        ({"count": 4.0}, "method.count = 4.0 is not possible; it must be a valid integer"),
-        ({"count": True}, "method.count = True is not possible; it must be a valid integer"),
-        ({"twice": 1}, "method.twice = 1 is not possible; it must be a valid boolean"),
-        ({"rate": float("nan")}, "method.rate = nan is not possible; it must be a finite number"),
-        ({"rate": float("inf")}, "method.rate = inf is not possible; it must be a finite number"),
-        ({"mode": "c"}, "method.mode = 'c' is not possible; it must be 'a' or 'b'"),
-        ({"widths": [8, 0]}, "method.widths.1 = 0 is not possible; it must be greater than or equal to 1"),
-        ({"widths": 8}, "method.widths = 8 is not possible; it must be a valid tuple"),
-        ({"limit": "x"}, "method.limit = 'x' is not possible; it must be a valid integer"),
-        ({"level": "x"}, "method.level = 'x' is not possible; it must be a valid number or 'auto'"),
-        ({"cuont": 1}, "method.cuont is not a setting of rich; did you mean count?"),
-        ({"zz": 1}, "method.zz is not a setting of rich; known: count, rate, mode, widths, limit, level, twice"),
+        ({"count": 0}, "count = 0 .* 1"),
+        ({"count": "4"}, "count = '4' .*integer"),
+        ({"count": 4.0}, r"count = 4\.0 .*integer"),
+        ({"count": True}, "count = True .*integer"),
+        ({"twice": 1}, "twice = 1 .*boolean"),
+        ({"rate": float("nan")}, "rate = nan .*finite"),
+        ({"rate": float("inf")}, "rate = inf .*finite"),
+        ({"mode": "c"}, "mode = 'c' .*'a' or 'b'"),
+        ({"widths": [8, 0]}, r"widths\.1 = 0 .* 1"),
+        ({"widths": 8}, "widths = 8 .*tuple"),
+        ({"limit": "x"}, "limit = 'x' .*integer"),
+        ({"level": "x"}, "level = 'x' .*number or 'auto'"),
+        ({"cuont": 1}, r"cuont .*rich; .*count\?"),
+        ({"zz": 1}, "zz .*rich; .*: count, rate, mode, widths, limit, level, twice"),
     ],
 )
-def test_each_wrong_setting_gets_one_sentence(settings: dict[str, Any], sentence: str) -> None:
-    assert refused("rich", "method", **settings) == [sentence]
+def test_each_wrong_setting_gets_one_sentence(settings: dict[str, Any], says: str) -> None:
+    (sentence,) = refused("rich", "method", **settings)
+    assert re.search(rf"^method\.{says}", sentence)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -131,8 +133,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_a_missing_setting_and_one_for_a_thing_without_any() -> None:
-    assert refused("needs", "split") == ["split.share is missing; give it a value"]
-    assert refused("plain", share=1) == ["share is not a setting; remove it"]
+    for (sentence,), name in ((refused("needs", "split"), "split.share"), (refused("plain", share=1), "share")):
+        assert sentence.startswith(f"{name} ")
 
 
 def test_bad_input_is_a_value_error_that_holds_its_sentences() -> None:
@@ -151,7 +153,7 @@ def test_nearest(name: str, close: str | None) -> None:
 
 
 def test_unknown_without_anything_known() -> None:
-    assert unknown("run", "x", []) == "run 'x' is unknown; there is none yet"
+    assert "'x'" in unknown("run", "x", [])
 
 
 class Inner(BaseModel):
@@ -172,15 +174,16 @@ class Outer(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "says"),
     [
-        ({"text": "a"}, "outer.inner.text = 'a' is not possible; the string must have at least 2 characters"),
-        ({"even": 3}, "outer.inner.even = 3 is not possible; take an even number"),
-        ({"txt": 3}, "outer.inner.txt is not a setting; did you mean text?"),
-        ({"odd": 3}, "outer.inner.odd is not a setting; known: text, even"),
+        ({"text": "a"}, r"inner\.text = 'a' .* 2 characters"),
+        ({"even": 3}, r"inner\.even = 3 .*even number"),
+        ({"txt": 3}, r"inner\.txt .*text\?"),
+        ({"odd": 3}, r"inner\.odd .*: text, even"),
     ],
 )
-def test_sentences_of_nested_models(given: dict[str, Any], sentence: str) -> None:
+def test_sentences_of_nested_models(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Outer(inner=given)
-    assert sentences(caught.value, "outer", ["text", "even"]) == [sentence]
+    (sentence,) = sentences(caught.value, "outer", ["text", "even"])
+    assert re.search(rf"^outer\.{says}$", sentence)

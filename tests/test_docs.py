@@ -117,21 +117,21 @@ def test_commands_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "says"),
     [
-        ("'''python\nx = 1\n", "1: the block has no end"),
-        ("'''\nx = 1\n'''", "language '' is not known"),
-        ("'''py\nx = 1\n'''", "language 'py' is not known"),
-        ("<!-- run -->\n\ntext\n'''sh\nls\n'''", "3: the mark 'run' must stand right before a block"),
-        ("<!-- run -->\n'''python\nx = 1\n'''", "only sh and console"),
-        ("<!-- run by tests/test_docs.py -->\n'''toml\n'''", "only sh and console"),
-        ("'''sh\nls\n'''", "1: the sh block has no mark; before it must stand <!-- run -->, "),
-        ("<!-- not run: -->\n'''console\n$ ls\n'''", "2: the console block has no mark"),
-        ("<!-- run by hand -->\n'''sh\nls\n'''", "the sh block has no mark"),
+        ("'''python\nx = 1\n", "1: .*block"),
+        ("'''\nx = 1\n'''", "''"),
+        ("'''py\nx = 1\n'''", "'py'"),
+        ("<!-- run -->\n\ntext\n'''sh\nls\n'''", "3: .*'run'"),
+        ("<!-- run -->\n'''python\nx = 1\n'''", "sh and console"),
+        ("<!-- run by tests/test_docs.py -->\n'''toml\n'''", "sh and console"),
+        ("'''sh\nls\n'''", "1: .*sh block.*<!-- run -->"),
+        ("<!-- not run: -->\n'''console\n$ ls\n'''", "2: .*console block"),
+        ("<!-- run by hand -->\n'''sh\nls\n'''", "sh block"),
     ],
 )
-def test_a_malformed_guide_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(Wrong, match=sentence):
+def test_a_malformed_guide_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(Wrong, match=says):
         list(blocks(write(tmp_path, text)))
 
 
@@ -168,26 +168,30 @@ def test_a_block_without_a_reason_is_run(tmp_path: Path, comment: str) -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "says"),
     [
         ("'''python\nx = 1\n'''\n\n'''python\n\nassert x == 2\n'''", 'guide.md", line 7'),
         ("'''python\nimport warnings\nwarnings.warn('old', stacklevel=1)\n'''", "UserWarning: old"),
         ("'''toml\n[method]\nname = \n'''", "guide.md:2"),
-        ("'''toml\n[run]\nroundz = 3\n'''", "run.roundz is not a setting; did you mean rounds?"),
-        ("'''toml\n[method]\nname = 'fedavgg'\n'''", "did you mean fedavg?"),
-        ("<!-- run -->\n'''sh\ncoterie dem\n'''", "guide.md:3: No such command 'dem'"),
-        (f"{UNRUN}\n'''sh\nCOTERIE_DATA=. .venv/bin/coterie demo --no-such-option | less\n'''", "No such option"),
-        (f"{UNRUN}\n'''console\n$ coterie list nothing-of-that-kind --no-such-option\n'''", "No such option"),
-        ("<!-- run with: demo --seed 1 -->\n'''sh\ncoterie --help\n'''", "no command begins with 'coterie demo'"),
-        ("<!-- run -->\n'''sh\nfalse\ntrue\n'''", "guide.md:3: the commands ended with status 1"),
+        ("'''toml\n[run]\nroundz = 3\n'''", r"run\.roundz .*rounds\?"),
+        ("'''toml\n[method]\nname = 'fedavgg'\n'''", r"fedavg\?"),
+        ("<!-- run -->\n'''sh\ncoterie dem\n'''", "guide.md:3: .*'dem'"),
+        (
+            f"{UNRUN}\n'''sh\nCOTERIE_DATA=. .venv/bin/coterie demo --no-such-option | less\n'''",
+            r"guide\.md:3: .*--no-such-option",
+        ),
+        (
+            f"{UNRUN}\n'''console\n$ coterie list nothing-of-that-kind --no-such-option\n'''",
+            r"guide\.md:3: .*--no-such-option",
+        ),
+        ("<!-- run with: demo --seed 1 -->\n'''sh\ncoterie --help\n'''", "'coterie demo'"),
+        ("<!-- run -->\n'''sh\nfalse\ntrue\n'''", "guide.md:3: .* 1"),
     ],
 )
-def test_a_guide_that_is_wrong_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
-) -> None:
+def test_a_guide_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
     code, printed = follow(write(tmp_path, text), tmp_path, monkeypatch)
     assert code == 1
-    assert sentence in printed
+    assert re.search(says, printed)
 
 
 @pytest.mark.medium

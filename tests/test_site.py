@@ -71,7 +71,6 @@ def test_a_broken_link_is_refused(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "'gone.md'" in done.stderr
     assert "'#nowhere'" in done.stderr
-    assert "Aborted with 2 warnings in strict mode!" in done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -100,7 +99,7 @@ def test_every_public_name_is_on_the_page_that_lists_it(site: Path) -> None:
 @pytest.mark.slow
 def test_settings_say_what_they_mean(site: Path) -> None:
     page = (site / "api/methods.html").read_text("utf-8")
-    assert re.search(r'id="coterie\.methods\.IFCA\.clusters".*?Number of models K \(≥ 1\)\.', page, re.DOTALL)
+    assert re.search(r'id="coterie\.methods\.IFCA\.clusters".*?K \(≥ 1\)', page, re.DOTALL)
     assert "Field(" not in page
 
 
@@ -182,7 +181,7 @@ def test_every_screenshot_has_what_takes_it() -> None:
 def test_an_unknown_picture_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         take_pictures(["acuracy"])
-    assert "picture 'acuracy' is not known; it must be one of accuracy, diagnosis" in capsys.readouterr().err
+    assert re.search("'acuracy' .*accuracy, diagnosis", capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -95,5 +95,5 @@ def test_rho_takes(value: float | str) -> None:
 
 @pytest.mark.parametrize("value", [1, 1.0, -0.1, np.nan, True, None, "half", [0.5]])
 def test_rho_refuses(value: object) -> None:
-    with pytest.raises(ValidationError, match="it must be a number from 0 to below 1, or literal"):
+    with pytest.raises(ValidationError, match=r" 0 .* 1, or literal"):
         TypeAdapter(Rho).validate_python(value)

@@ -68,7 +68,7 @@ def test_eps_takes(value: float | str) -> None:
 
 @pytest.mark.parametrize("value", [-1, np.nan, True, None, "0.15", "relative:0.5", "auto", [1.0]])
 def test_eps_refuses(value: object) -> None:
-    with pytest.raises(ValidationError, match="it must be a number from 0 up, or inf"):
+    with pytest.raises(ValidationError, match=r" 0 .*inf"):
         TypeAdapter(Eps).validate_python(value)
 
 

@@ -84,9 +84,9 @@ class Confused(FedAvg):
         (Unasked, TypeError, "yield"),
         (Confused, KeyError, "of the round"),
         (Unprepared, BadInput, "client 0 AttributeError: no targets here"),
-        (Forgetful, TypeError, "the round of Forgetful returns nothing"),
-        (Short, ValueError, r"the assignment of Short is of shape \(3,\); it must be \(4,\)"),
-        (Small, ValueError, r"'model' is sent as \(1, 5\); a model of this network has \d+ numbers"),
+        (Forgetful, TypeError, "Forgetful"),
+        (Short, ValueError, r"Short .*\(3,\).*\(4,\)"),
+        (Small, ValueError, r"'model' .*\(1, 5\);.* \d+ "),
     ],
 )
 def test_a_sentence_says_what_is_wrong(

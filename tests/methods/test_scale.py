@@ -63,9 +63,10 @@ def test_many_clients_find_the_groups_that_few_find(method: Mapping[str, Any]) -
     assert groups(exact).tolist() == (np.arange(80) % 4).tolist()
     assert groups(many).tolist() == groups(exact).tolist()
     warnings = " ".join(many.method.warnings(many.server, 3))
-    assert "80 clients are more than scale.sketch_above = 30" in warnings
-    assert ("80 clients are more than scale.hierarchy_above = 40" in warnings) == (method["name"] != "fesem")
-    assert not any("scale" in text for text in exact.method.warnings(exact.server, 3))
+    assert "80 clients" in warnings
+    assert "scale.sketch_above = 30" in warnings
+    assert ("scale.hierarchy_above = 40" in warnings) == (method["name"] != "fesem")
+    assert "scale" not in " ".join(exact.method.warnings(exact.server, 3))
 
 
 @pytest.mark.medium
@@ -91,7 +92,7 @@ def test_k_means_starts_from_sketches_where_it_says_so(method: Mapping[str, Any]
     scale = {"sketch_above": 30}
     exact, many = (trained(experiment(method, each), 1) for each in (None, scale))
     assert groups(many).tolist() == groups(exact).tolist()
-    assert any("K-means starts from sketches" in text for text in many.method.warnings(many.server, 1))
+    assert any("sketches" in text for text in many.method.warnings(many.server, 1))
     assert not any("sketches" in text for text in exact.method.warnings(exact.server, 1))
 
 
@@ -175,7 +176,7 @@ def test_a_matrix_of_all_pairs_is_refused(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         many.check()
     (sentence,) = caught.value.problems
-    assert f"method.name = '{name}' is not possible with 50,000 clients" in sentence
+    assert f"method.name = '{name}'" in sentence
     assert "takes 20.0 GB" in sentence
     many.updated({"scale.hierarchy_above": 50_000}).check()
     Experiment(method=name, data={"clients": 20_000}).check()
@@ -200,5 +201,5 @@ def test_a_session_refuses_what_only_the_data_tell(tmp_path: Path) -> None:
         scale={"hierarchy_above": 30},
     )
     many.check()
-    with pytest.raises(BadInput, match="is not possible with 40 clients"):
+    with pytest.raises(BadInput, match="40 clients"):
         Session(many)

@@ -105,9 +105,7 @@ def test_body_and_head() -> None:
     ],
 )
 def test_networks_without_one_such_layer_between_two_others(network: nn.Module, count: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^the network has {count} layers of Gaussian features .*; it must have one"
-    ):
+    with pytest.raises(ValueError, match=rf"{count} .*Gaussian"):
         halves(network)
 
 

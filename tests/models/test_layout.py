@@ -265,7 +265,7 @@ def test_layers_are_disjoint_and_cover_everything() -> None:
 @pytest.mark.parametrize("number", [21, -22])
 def test_a_layer_that_does_not_exist_is_refused(number: int) -> None:
     _, layout = normed()
-    with pytest.raises(BadInput, match=f"layer {number} does not exist; this network has 21 layers"):
+    with pytest.raises(BadInput, match=f"layer {number} .*21 layers"):
         layout.of_layers([0, number])
 
 
@@ -307,30 +307,23 @@ def test_select_of_a_kind_leaves_the_other_kinds_of_the_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentences"),
+    ("text", "says"),
     [
-        ("norm", ["layers = 'norm' selects nothing: this network has no norm layer"]),
-        ("first:6", ["layers = 'first:6' is not possible; write first:1 … first:5"]),
-        ("last:0", ["layers = 'last:0' is not possible; write last:1 … last:5"]),
-        ("first:²", ["layers = 'first:²' is not possible; write first:1 … first:5"]),
-        ("last", ["layers = 'last' is not possible; write last:1 … last:5"]),
-        ("first:-1", ["layers = 'first:-1' is not possible; write first:1 … first:5"]),
-        ("conv_1", ["layers = 'conv_1' is no layer of this network; did you mean conv1?"]),
-        (
-            "zz,conv1,fc11",
-            [
-                "layers = 'zz' is no layer of this network; its layers: conv1, conv2, fc1, fc2, fc3",
-                "layers = 'fc11' is no layer of this network; did you mean fc1?",
-            ],
-        ),
-        ("", ["layers = '' is no layer of this network; its layers: conv1, conv2, fc1, fc2, fc3"]),
+        ("norm", "'norm'.*norm layer"),
+        ("first:6", "'first:6'.* first:1 … first:5"),
+        ("last:0", "'last:0'.* last:1 … last:5"),
+        ("first:²", "'first:²'.* first:1 … first:5"),
+        ("last", "'last'.* last:1 … last:5"),
+        ("first:-1", "'first:-1'.* first:1 … first:5"),
+        ("conv_1", "'conv_1'.* conv1"),
+        ("zz,conv1,fc11", "'zz'.*: conv1, conv2, fc1, fc2, fc3\nlayers = 'fc11'.* fc1"),
+        ("", "''.*: conv1, conv2, fc1, fc2, fc3"),
     ],
 )
-def test_select_says_what_would_be_right(text: str, sentences: list[str]) -> None:
+def test_select_says_what_would_be_right(text: str, says: str) -> None:
     _, layout = build("lenet", {}, (32, 32, 3), 10, seed=0)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=f"^layers = {says}.?$"):
         layout.select(text)
-    assert refused.value.problems == sentences
 
 
 def test_table() -> None:

@@ -109,7 +109,7 @@ def test_networks_take_the_smallest_samples_they_promise_and_refuse_smaller_ones
     assert network(channels_first(stored(features))).shape == (3, 3)
     for axis in range(len(features) - 1):
         smaller = tuple(size - (place == axis) for place, size in enumerate(features))
-        with pytest.raises(BadInput, match=f"network {name} cannot take .* of {'x'.join(map(str, smaller))}; it"):
+        with pytest.raises(BadInput, match=f"{name} .* {'x'.join(map(str, smaller))}; "):
             build(name, settings, smaller, 3, seed=0)
 
 
@@ -132,86 +132,44 @@ def test_vgg16_pads_with_zeros_to_32(side: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "features", "sentence"),
+    ("name", "features", "says"),
     [
-        (
-            "resnet18",
-            (64,),
-            "network resnet18 cannot take flat vectors of 64; "
-            "it takes images (height x width x channels) of 8x8 or larger",
-        ),
-        (
-            "lenet",
-            (8, 8, 1),
-            "network lenet cannot take images of 8x8x1; "
-            "it takes images (height x width x channels) of 16x16 or larger",
-        ),
-        (
-            "gaussian-cnn",
-            (7, 8, 1),
-            "network gaussian-cnn cannot take images of 7x8x1; "
-            "it takes images (height x width x channels) of 8x8 or larger",
-        ),
-        (
-            "vgg16",
-            (128, 9),
-            "network vgg16 cannot take signals of 128x9; "
-            "it takes images (height x width x channels) of 28x28 or larger",
-        ),
-        (
-            "har-cnn",
-            (28, 28, 1),
-            "network har-cnn cannot take images of 28x28x1; "
-            "it takes signals (time x channels) of 4 or more time steps",
-        ),
+        ("resnet18", (64,), "vectors of 64;.* 8x8 "),
+        ("lenet", (8, 8, 1), "images of 8x8x1;.* 16x16 "),
+        ("gaussian-cnn", (7, 8, 1), "images of 7x8x1;.* 8x8 "),
+        ("vgg16", (128, 9), "signals of 128x9;.* 28x28 "),
+        ("har-cnn", (28, 28, 1), "images of 28x28x1;.*signals .* 4 "),
     ],
 )
-def test_features_that_a_network_cannot_take(name: str, features: tuple[int, ...], sentence: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_features_that_a_network_cannot_take(name: str, features: tuple[int, ...], says: str) -> None:
+    with pytest.raises(BadInput, match=f"^.*{name} .*{says}.*$"):
         build(name, {}, features, 10, seed=0)
-    assert refused.value.problems == [sentence]
 
 
 def test_everything_wrong_is_said_at_once() -> None:
-    with pytest.raises(BadInput) as refused:
+    named = r"features = 8x0x1 .*\noutputs = 0 .*\nnetwork\.hidden = '64,x' .*\nnetwork\.depth .*mlp.* hidden"
+    with pytest.raises(BadInput, match=named):
         build("mlp", {"hidden": "64,x", "depth": 3}, (8, 0, 1), 0, seed=0)
-    assert refused.value.problems == [
-        "features = 8x0x1 is not possible; they must be height x width x channels, depth x height x width x "
-        "channels, time x channels or one number, each at least 1",
-        "outputs = 0 is not possible; a network must give at least 1",
-        "network.hidden = '64,x' is not possible; write widths separated by commas, such as 64,32",
-        "network.depth is not a setting of mlp; known: hidden",
-    ]
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "start"),
+    ("name", "settings", "says"),
     [
-        ("mlp", {"hidden": (64, 0)}, "network.hidden.1 = 0 is not possible; it must be greater than or equal to 1"),
-        ("mlp", {"hidden": True}, "network.hidden.0 = True is not possible; it must be a valid integer"),
-        ("cnn", {"channels": ""}, "network.channels = '' is not possible; give at least one width, such as 16,32"),
-        (
-            "fedtsdp-cnn",
-            {"pool": "thrice"},
-            "network.pool = 'thrice' is not possible; it must be 'once' or 'twice'",
-        ),
-        (
-            "fedtsdp-cnn",
-            {"dense_dropout": 1.0},
-            "network.dense_dropout = 1.0 is not possible; it must be less than 1",
-        ),
-        ("vgg16", {"head": "big"}, "network.head = 'big' is not possible; it must be 'light' or 'full'"),
+        ("mlp", {"hidden": (64, 0)}, r"hidden\.1 = 0 .*1"),
+        ("mlp", {"hidden": True}, r"hidden\.0 = True .*integer"),
+        ("cnn", {"channels": ""}, "channels = ''.*16,32"),
+        ("fedtsdp-cnn", {"pool": "thrice"}, "pool = 'thrice' .*'once' or 'twice'"),
+        ("fedtsdp-cnn", {"dense_dropout": 1.0}, r"dense_dropout = 1\.0 .*1"),
+        ("vgg16", {"head": "big"}, "head = 'big' .*'light' or 'full'"),
     ],
 )
-def test_settings_out_of_range(name: str, settings: dict[str, object], start: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_settings_out_of_range(name: str, settings: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=rf"^network\.{says}.*$"):
         build(name, settings, (32, 32, 1), 10, seed=0)
-    assert len(refused.value.problems) == 1
-    assert refused.value.problems[0].startswith(start)
 
 
 def test_an_unknown_network_names_the_nearest() -> None:
-    with pytest.raises(BadInput, match="network 'renset18' is unknown; did you mean resnet18"):
+    with pytest.raises(BadInput, match=r"'renset18'.*resnet18"):
         build("renset18", {}, (32, 32, 3), 10, seed=0)
 
 
@@ -264,7 +222,7 @@ def test_channels_first_is_a_view(features: tuple[int, ...], order: tuple[int, .
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 4, 5, 6, 7)])
 def test_channels_first_refuses_other_batches(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match=f"a batch of shape {'x'.join(map(str, shape))} cannot be fed"):
+    with pytest.raises(BadInput, match=f"{'x'.join(map(str, shape))} "):
         channels_first(torch.zeros(shape))
 
 

@@ -116,8 +116,10 @@ def test_fresh_weights_leave_frozen_ones_alone() -> None:
     built = build_network(name, {}, (8, 8, 1), 10, seed=0, origin=Origin(initial="fresh"))
     assert torch.equal(built.network.get_parameter("body.0.weight"), module.get_parameter("body.0.weight"))
     assert not torch.equal(built.network.get_parameter("head.weight"), module.head.weight)
-    vit = build_network(give(ViT(10), NETWORKS), {}, (8, 8, 1), 10, seed=0, origin=Origin(initial="fresh"))
-    assert vit.notes == ("weights drawn anew; the network as built",)  # its token and positions
+    vit = ViT(10)
+    drawn = build_network(give(vit, NETWORKS), {}, (8, 8, 1), 10, seed=0, origin=Origin(initial="fresh")).network
+    assert torch.equal(drawn.get_parameter("token"), vit.token)  # no module draws it
+    assert not torch.equal(drawn.get_parameter("head.weight"), vit.head.weight)
 
 
 def test_copies_share_what_is_frozen_and_nothing_else() -> None:

@@ -72,7 +72,7 @@ def test_every_option_is_of_a_kind() -> None:
 
 def test_what_cannot_be_told_is_said() -> None:
     assert some(memberships=()).suits.kind == "unknown"
-    assert some(unlearnt="nothing was learnt").suits.kind == "unknown"
+    assert some(unlearnt="unlearnt").suits.kind == "unknown"
     assert some().suits.kind == "groups"
 
 

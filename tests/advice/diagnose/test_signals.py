@@ -66,14 +66,9 @@ def test_sketched_directions_find_the_same_groups(monkeypatch: pytest.MonkeyPatc
 
 def test_the_sentence_says_who_decides_where_signals_disagree() -> None:
     near, far = PairingTest(0.001, 0.2, 0.5), PairingTest(0.3, 0.4, 0.41)
-    agreeing = some(signals=(Signal("losses", 20, 30, near),)).sentences()
-    assert agreeing[1] == (
-        "Other signals? Losses under each other's models tell clients apart, too (p < 0.002, 20 clients)"
-    )
+    agreeing = some(signals=(Signal("losses", 20, 30, near),)).sentences()[1]
+    assert ("p < 0.002, 20 clients" in agreeing, "directions" in agreeing) == (True, False)
     found = some(signals=(Signal("losses", 20, 30, near), Signal("predictions", 20, 100, far)))
-    assert found.sentences()[1] == (
-        "Other signals? Losses under each other's models tell clients apart, too (p < 0.002, 20 clients); "
-        "predictions on 100 public samples do not tell clients apart (p = 0.3, 20 clients); where signals "
-        "disagree, the directions of updates alone decide"
-    )
+    said = found.sentences()[1]
+    assert all(part in said for part in ("p < 0.002, 20", "100 public", "p = 0.3, 20", "directions"))
     assert found.tables()["signals"][1]["test"]["p"] == 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,34 +75,33 @@ def test_alterations_follow_each_other_by_one_generator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "says"),
     [
-        ("flop", "augmentation 'flop' is unknown; did you mean flip?"),
-        ("flip(2)", "data.augment.share = 2 is not possible"),
-        ("crop(pad=0)", "data.augment.pad = 0 is not possible"),
-        ("4", "data.augment: '4' cannot be read; write flip, crop(4), or package.module:function"),
+        ("flop", "'flop'.*flip"),
+        ("flip(2)", r"augment\.share.* 2\b"),
+        ("crop(pad=0)", r"augment\.pad.* 0\b"),
+        ("4", "'4'.*flip, crop.*module:function"),
         ("no.such.module:f", "no.such"),
     ],
 )
-def test_texts_that_mean_nothing_get_one_sentence(text: str, sentence: str) -> None:
+def test_texts_that_mean_nothing_get_one_sentence(text: str, says: str) -> None:
     (problem,) = find_problems([text])
-    assert sentence in problem
+    assert re.search(says, problem)
 
 
 @pytest.mark.parametrize(
-    ("text", "batch", "sentence"),
+    ("text", "batch", "says"),
     [
-        ("flip", torch.zeros(2, 5), "flip is for images (height x width x channels), and a sample has 1 axes"),
-        ("noise", torch.zeros(2, 5, dtype=torch.int64), "noise is for numbers"),
-        (f"{__name__}:narrow", torch.zeros(2, 5), "makes [2, 4] torch.float32 of a minibatch [2, 5] torch.float32"),
-        (f"{__name__}:fail", torch.zeros(2, 5), "fails on a minibatch [2, 5]: RuntimeError: no luck"),
+        ("flip", torch.zeros(2, 5), "flip.* x .* 1 "),
+        ("noise", torch.zeros(2, 5, dtype=torch.int64), "noise.*numbers"),
+        (f"{__name__}:narrow", torch.zeros(2, 5), r"narrow.*\[2, 4\] torch.float32.*\[2, 5\]"),
+        (f"{__name__}:fail", torch.zeros(2, 5), r"fail.*\[2, 5\].*RuntimeError: no luck"),
     ],
 )
-def test_what_cannot_be_done_to_samples_is_known_before_training(text: str, batch: Tensor, sentence: str) -> None:
+def test_what_cannot_be_done_to_samples_is_known_before_training(text: str, batch: Tensor, says: str) -> None:
     allow([f"{__name__}:narrow", f"{__name__}:fail"])
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=says):
         Augmentation((text,)).check(batch)
-    assert sentence in caught.value.problems[0]
 
 
 def experiment(tmp_path: Path, **run: Any) -> Experiment:
@@ -133,5 +133,5 @@ def test_workers_change_no_bit(tmp_path: Path) -> None:
 
 
 def test_batching_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="clients whose minibatches are augmented are trained one after the other"):
+    with pytest.raises(BadInput, match=r"engine = 'batched'.*augment"):
         coterie.run(experiment(tmp_path, engine="batched"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -186,39 +187,37 @@ def test_recordings_that_several_clients_share_keep_one_side() -> None:
         assert sorted(np.concatenate(own)) == sorted(part)
         assert 0.1 < len(own[2]) / len(part) < 0.3
     stuck = hold_out([np.arange(40), np.arange(40, 60)], np.arange(60) // 20, 0.1, 0.2, 0)
-    with pytest.raises(BadInput, match=r"1 of 2 clients.* b;.*too few recordings"):
+    with pytest.raises(BadInput, match=r"1 of 2 clients.* b;"):
         choose_clients(stuck, [40, 20], None, ["a", "b"], Limits(2, 1, "refuse"), True, 0)
 
 
 @pytest.mark.parametrize(
-    ("data", "split", "settings", "sentence"),
+    ("data", "split", "settings", "says"),
     [
-        ("digits", "iid", {"validation": 0.5, "test": 0.5}, "leaves nothing to train on"),
-        ("digits", "iid", {"samples_per_client": 9}, "samples_per_client = 9 is below min_samples = 10"),
-        ("digits", "rotated + by-user", {}, "digits has none; uci-har, shakespeare and mnist-writers have them"),
-        ("digts", "iid", {}, "data 'digts' is unknown; did you mean digits?"),
-        ("digits", "idd", {}, "split 'idd' is unknown; did you mean iid?"),
+        ("digits", "iid", {"validation": 0.5, "test": 0.5}, "validation.* test"),
+        ("digits", "iid", {"samples_per_client": 9}, "samples_per_client = 9 .*min_samples = 10"),
+        ("digits", "rotated + by-user", {}, "digits .*uci-har, shakespeare.*mnist-writers"),
+        ("digts", "iid", {}, "'digts'.* digits"),
+        ("digits", "idd", {}, "'idd'.* iid"),
     ],
 )
-def test_what_is_wrong_is_known_before_loading(
-    data: str, split: str, settings: dict[str, Any], sentence: str
-) -> None:
+def test_what_is_wrong_is_known_before_loading(data: str, split: str, settings: dict[str, Any], says: str) -> None:
     (problem,) = check_build(data, split, **settings)
-    assert sentence in problem
+    assert re.search(says, problem)
     assert check_build("digits", "iid", validation=0.4, test=0.5, samples_per_client=10) == []
 
 
 @pytest.mark.parametrize(
-    ("split", "clients", "public", "sentence"),
+    ("split", "clients", "public", "says"),
     [
-        ("iid", 5, 1797, "public = 1797 is not possible; digits has 1797 samples"),
-        ("iid", 1798, 0, "clients = 1798 is not possible; digits has 1,797 samples"),
-        ("by-user", 5, 0, "split = 'by-user' needs data with users and digits has none"),
-        ("idd", 5, 0, "split 'idd' is unknown"),
+        ("iid", 5, 1797, "public = 1797.*digits has 1797"),
+        ("iid", 1798, 0, "clients = 1798.*digits has 1,797"),
+        ("by-user", 5, 0, "'by-user'.*users.*digits"),
+        ("idd", 5, 0, "'idd'"),
     ],
 )
-def test_what_cannot_be_built_is_one_sentence(split: str, clients: int, public: int, sentence: str) -> None:
-    with pytest.raises(BadInput, match=sentence):
+def test_what_cannot_be_built_is_one_sentence(split: str, clients: int, public: int, says: str) -> None:
+    with pytest.raises(BadInput, match=f"^.*{says}.*$"):
         build("digits", split, clients, 0, public=public)
 
 
@@ -227,11 +226,8 @@ def test_everything_wrong_at_once() -> None:
 
 
 def test_small_clients_are_named() -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=r"^200 of 200.*data\.min_samples = 10.*: client 0 \(9\), .* 190 more.*$"):
         build("digits", "iid", 200, 0)
-    (problem,) = caught.value.problems
-    assert problem.startswith("200 of 200 clients have fewer than data.min_samples = 10 samples: client 0 (9), ")
-    assert "and 190 more; lower data.min_samples" in problem
     assert build("digits", "iid", 200, 0, min_samples=5).samples.min() >= 1
 
 

@@ -108,7 +108,7 @@ def test_volumes_are_scaled_and_divided(tmp_path: Path) -> None:
     assert federation.features == (3, 4, 5, 1)
     samples = to_numbers(federation.inputs)
     assert 0 <= float(samples.min()) < float(samples.max()) <= 1
-    with pytest.raises(BadInput, match=r"have shape \(3, 4, 5, 1\)"):
+    with pytest.raises(BadInput, match=r"\(3, 4, 5, 1\)"):
         build(str(tmp_path / "volumes.npz"), "rotated(4)", 2, 0)
 
 
@@ -119,5 +119,5 @@ def test_tokens_stay_whole_numbers(tmp_path: Path) -> None:
     assert federation.inputs.dtype == federation.labels.dtype == torch.int64
     assert np.array_equal(load(str(tmp_path / "texts.npz"), task=Language()).inputs, texts[:, :-1])
     np.savez(tmp_path / "texts.npz", x=texts[:, :-1] - 0.5, y=texts[:, 1:])
-    with pytest.raises(BadInput, match="tokens must hold whole numbers from 0 on"):
+    with pytest.raises(BadInput, match=r"tokens.* 0 "):
         load(str(tmp_path / "texts.npz"), task=Language())

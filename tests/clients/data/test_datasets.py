@@ -118,35 +118,31 @@ def without_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     files = "mnist/train-images-idx3-ubyte.gz, mnist/train-labels-idx1-ubyte.gz"
-    sentence = (
-        f"data = 'mnist' needs files: set COTERIE_DATA to a folder with {files} or install coterie[hub] to "
-        "download it"
-    )
-    assert find_problems("mnist") == [sentence]
-    with pytest.raises(BadInput, match=r"^data = 'mnist' needs files: set COTERIE_DATA"):
+    (problem,) = find_problems("mnist")
+    assert all(part in problem for part in ("'mnist'", "COTERIE_DATA", files, "coterie[hub]"))
+    with pytest.raises(BadInput, match=r"'mnist'.*COTERIE_DATA"):
         load("mnist")
 
 
 def test_what_no_hub_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("COTERIE_DATA", raising=False)
-    needs = "set COTERIE_DATA to a folder with uci-har/uci_har_train.npz, uci-har/uci_har_test.npz"
-    assert find_problems("uci-har") == [f"data = 'uci-har' needs files: {needs}"]
+    (problem,) = find_problems("uci-har")
+    files = "uci-har/uci_har_train.npz, uci-har/uci_har_test.npz"
+    assert all(part in problem for part in ("'uci-har'", "COTERIE_DATA", files))
     (tmp_path / "uci-har").mkdir()
     (tmp_path / "uci-har" / "uci_har_test.npz").touch()
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    assert find_problems("uci-har") == [
-        f"data = 'uci-har': COTERIE_DATA = {str(tmp_path)!r} has no uci-har/uci_har_train.npz; put the files there"
-    ]
+    (problem,) = find_problems("uci-har")
+    assert all(part in problem for part in (f"COTERIE_DATA = {str(tmp_path)!r}", "uci-har/uci_har_train.npz"))
+    assert "uci_har_test" not in problem
 
 
 @pytest.mark.parametrize("name", ["mnist", "uci-har"])
 def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     """Whether or not the data could be downloaded, for whoever sets it means it."""
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "nowhere"))
-    sentence = (
-        f"COTERIE_DATA = {str(tmp_path / 'nowhere')!r} is no folder; name one that holds the data, or unset it"
-    )
-    assert find_problems(name) == [sentence]
+    (sentence,) = find_problems(name)
+    assert f"COTERIE_DATA = {str(tmp_path / 'nowhere')!r}" in sentence
     with pytest.raises(BadInput) as caught:
         load(name)
     assert caught.value.problems == [sentence]
@@ -166,7 +162,7 @@ def test_cifar10_is_whole_where_both_files_are(monkeypatch: pytest.MonkeyPatch, 
     _write_cifar10(tmp_path, "cifar10_train_20k.npz", [0, 2, 5])
     alone = load("cifar10")
     assert alone.labels.tolist() == [0, 2, 5]
-    assert "these are 20,000 of the 50,000 training images" in alone.notes[0]
+    assert "20,000 of the 50,000" in alone.notes[0]
     _write_cifar10(tmp_path, "cifar10_train_other_30k.npz", [4, 1, 3])
     whole, subset = load("cifar10"), load("cifar10-20k")
     # In the original order, whichever file an image comes from.
@@ -175,7 +171,7 @@ def test_cifar10_is_whole_where_both_files_are(monkeypatch: pytest.MonkeyPatch, 
     assert np.array_equal(subset.inputs, whole.inputs[[0, 2, 5]])
     assert (subset.name, subset.labels.tolist()) == ("cifar10-20k", [0, 2, 5])
     _write_cifar10(tmp_path, "cifar10_train_other_30k.npz", [4, 2, 3])
-    with pytest.raises(BadInput, match="have images in common; replace them"):
+    with pytest.raises(BadInput, match=r"images.*replace"):
         load("cifar10")
     assert load("cifar10-20k").labels.tolist() == [0, 2, 5]
 
@@ -197,7 +193,7 @@ def test_damaged_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage:
         }[damage]
     )
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    with pytest.raises(BadInput, match=r"train-labels-idx1-ubyte\.gz is damaged"):
+    with pytest.raises(BadInput, match=r"train-labels-idx1-ubyte\.gz"):
         load("mnist")
     path.write_bytes(packed)
     assert load("mnist").labels.tolist() == list(range(9))
@@ -214,27 +210,28 @@ def test_writers_of_other_images(data_folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     zeros = np.zeros(60000, np.int64)
     np.savez(path, train_writer=zeros, train_label=zeros, train_hsf=zeros)
-    with pytest.raises(BadInput, match="does not belong to these images"):
+    with pytest.raises(BadInput, match="writers"):
         load("mnist-writers")
     np.savez(path, train_writer=zeros, train_label=zeros)
-    with pytest.raises(BadInput, match="has no train_hsf; replace the file"):
+    with pytest.raises(BadInput, match="train_hsf"):
         load("mnist-writers")
 
 
 def test_unknown_names() -> None:
-    assert find_problems("minst") == ["data 'minst' is unknown; did you mean mnist?"]
-    assert "known: cifar10, cifar10-20k, digits" in find_problems("zzz")[0]
+    for unknown, known in (("minst", ("mnist",)), ("zzz", ("cifar10, cifar10-20k, digits",))):
+        (sentence,) = find_problems(unknown)
+        assert all(word in sentence for word in (f"'{unknown}'", *known))
     for name in ("hub:mnist", "hub:/name", "hub:a/b/c/d"):
         (sentence,) = find_problems(name)
-        assert "write hub:owner/name, or hub:owner/name/configuration" in sentence
-        with pytest.raises(BadInput, match="write hub:owner/name"):
+        assert all(form in sentence for form in ("hub:owner/name,", "hub:owner/name/configuration"))
+        with pytest.raises(BadInput, match="hub:owner/name"):
             load(name)
 
 
 @pytest.mark.usefixtures("without_hub")
 def test_hub_names_need_the_extra() -> None:
-    sentence = "data = 'hub:owner/name' needs the datasets library; install coterie[hub]"
-    assert find_problems("hub:owner/name") == [sentence]
-    assert find_problems("hub:owner/name/part") == [sentence.replace("name'", "name/part'")]
-    with pytest.raises(BadInput, match=r"install coterie\[hub\]"):
+    for name in ("hub:owner/name", "hub:owner/name/part"):
+        (sentence,) = find_problems(name)
+        assert all(part in sentence for part in (f"'{name}'", "coterie[hub]"))
+    with pytest.raises(BadInput, match=r"coterie\[hub\]"):
         load("hub:owner/name")

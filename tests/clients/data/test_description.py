@@ -44,10 +44,10 @@ def test_describe_counts_what_is_there() -> None:
     assert description.group_sizes.tolist() == [3, 3]
     text = "\n".join(description.lines())
     assert f"6 clients, {len(federation.labels):,} samples of 8 x 8 x 1, 10 classes" in text
-    assert f"{description.divergence:.4f} nats (mean pairwise symmetric KL, 0.001 added per class)" in text
+    assert f"{description.divergence:.4f} nats" in text
     assert "true groups: 2, of 3, 3 clients" in text
     assert "few-shot clients: 3" in text
-    assert f"test: {federation.test_samples.sum()} samples; per client" in text
+    assert f"test: {federation.test_samples.sum()} samples" in text
 
 
 def test_lines_say_nothing_of_what_is_not_there() -> None:

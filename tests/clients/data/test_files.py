@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import tracemalloc
 import zipfile
@@ -65,12 +66,10 @@ def test_users(tmp_path: Path, key: str) -> None:
         (np.arange(8) % 2 == 0, [1, 0] * 4, "False is 0, True is 1"),
     ],
 )
-def test_labels_are_numbered_in_sorted_order(
-    tmp_path: Path, labels: Any, numbers: list[int], note: str | None
-) -> None:
+def test_labels_are_numbered_in_sorted_order(tmp_path: Path, labels: Any, numbers: list[int], note: str) -> None:
     data = load(npz(tmp_path, x=X, y=labels))
     assert data.labels.tolist() == numbers
-    assert data.notes == (() if note is None else (f"labels were numbered in sorted order: {note}",))
+    assert [said.partition(": ")[2] for said in data.notes] == [note]
 
 
 def test_images(tmp_path: Path) -> None:
@@ -79,38 +78,36 @@ def test_images(tmp_path: Path) -> None:
     assert data.inputs.shape == (8, 5, 5, 1)
     assert np.array_equal(data.inputs[..., 0], grey)
     assert data.inputs.dtype == np.uint8
-    assert data.notes == ("images without a channel axis were given one", "8-bit images were scaled to 0 … 1")
+    assert len(data.notes) == 2
     assert load(npz(tmp_path, image=grey / 255, label=Y)).inputs.shape == (8, 5, 5, 1)
     assert load(npz(tmp_path, signal=grey / 255, label=Y)).inputs.shape == (8, 5, 5)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "sentence"),
+    ("arrays", "says"),
     [
-        ({"y": Y}, "has no features (it has y); name one of them features, x, inputs"),
-        ({"x": X}, "has no label (it has x); name one of them label, y, labels, target or targets"),
-        ({"x": X, "features": X, "y": Y}, "has x and features, which all name the features; keep one of them"),
-        ({"x": X, "y": Y[:7]}, "features has 8, label has 7 entries; they must have as many, one per sample"),
-        ({"x": X, "y": Y, "user": Y[:, None]}, "user has shape (8, 1); it needs one entry per sample"),
-        ({"x": X, "y": np.stack([Y, Y], 1)}, "several targets need task.name = 'multilabel' or 'regression'"),
-        ({"x": 3.0, "y": Y}, "features has shape (); it needs one entry per sample"),
-        ({"x": X[:0], "y": Y[:0]}, "has no samples"),
-        ({"x": X[:, :0], "y": Y}, "features have shape (8, 0); every sample needs at least one"),
-        ({"x": X * 1j, "y": Y}, "features are of type complex128; they must be numbers"),
-        ({"x": X, "y": Y / 2}, "label in row 1 is 0.5; labels must be integers or strings"),
-        ({"x": X, "y": Y * 1e300}, "label in row 1 is 1e+300; labels must be integers or strings"),
-        ({"x": X, "y": Y * 1j}, "labels are of type complex128; labels must be integers or strings"),
-        ({"x": np.where(X == 13, np.nan, X), "y": Y}, "row 4, column 1 of the features is nan; 1 of"),
-        ({"x": np.where(X >= 13, 1e300, X), "y": Y}, "row 4, column 1 of the features is 1e+300"),
-        ({"x": np.where(X == 5, np.inf, X)[..., None], "y": Y}, "row 1, column 2, 0 of the features is inf"),
-        ({"x": X, "y": Y, "user": np.where(Y == 2, np.nan, 1)}, "user in row 2 is nan; give every sample one"),
+        ({"y": Y}, r"features.* y\).*features, x, inputs"),
+        ({"x": X}, r"label.* x\).*label, y, labels, target"),
+        ({"x": X, "features": X, "y": Y}, "x .*features"),
+        ({"x": X, "y": Y[:7]}, "features.* 8, label.* 7 "),
+        ({"x": X, "y": Y, "user": Y[:, None]}, r"user.*\(8, 1\)"),
+        ({"x": X, "y": np.stack([Y, Y], 1)}, r"task\.name.*'multilabel'.*'regression'"),
+        ({"x": 3.0, "y": Y}, r"features.*\(\)"),
+        ({"x": X[:0], "y": Y[:0]}, "samples"),
+        ({"x": X[:, :0], "y": Y}, r"features.*\(8, 0\)"),
+        ({"x": X * 1j, "y": Y}, "features.*complex128"),
+        ({"x": X, "y": Y / 2}, r"label.* row 1 .*0\.5"),
+        ({"x": X, "y": Y * 1e300}, r"label.* row 1 .*1e\+300"),
+        ({"x": X, "y": Y * 1j}, "labels.*complex128"),
+        ({"x": np.where(X == 13, np.nan, X), "y": Y}, "row 4, column 1 .*features.* nan; 1 "),
+        ({"x": np.where(X >= 13, 1e300, X), "y": Y}, r"row 4, column 1 .*features.* 1e\+300"),
+        ({"x": np.where(X == 5, np.inf, X)[..., None], "y": Y}, "row 1, column 2, 0 .*features.* inf"),
+        ({"x": X, "y": Y, "user": np.where(Y == 2, np.nan, 1)}, "user.* row 2 .*nan"),
     ],
 )  # fmt: skip
-def test_unusable_arrays(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
+def test_unusable_arrays(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
     path = npz(tmp_path, **arrays)
-    said = refused(path)
-    assert path in said
-    assert sentence in said
+    assert re.search(f"{re.escape(path)}.*{says}", refused(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and more", "npy", "cut", "flipped"])
@@ -128,15 +125,15 @@ def test_damaged_files(tmp_path: Path, content: bytes | str) -> None:
     else:
         assert isinstance(content, bytes)
         path.write_bytes(content)
-    assert "is damaged or not what its name says" in refused(str(path))
+    assert re.search("wards.*damaged", refused(str(path)))
     path.rename(tmp_path / "wards.parquet")
-    assert "is damaged or not what its name says" in refused(str(tmp_path / "wards.parquet"))
+    assert re.search("wards.parquet.*damaged", refused(str(tmp_path / "wards.parquet")))
 
 
 def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "objects.npz"
     np.savez(path, allow_pickle=True, x=X, y=np.array([{}, []] * 4, dtype=object))
-    assert "holds pickled objects, which are never loaded" in refused(str(path))
+    assert "pickled objects" in refused(str(path))
 
 
 def write_header(shape: str, kind: str = "<f4") -> bytes:
@@ -173,14 +170,14 @@ def test_a_header_that_lies_is_refused_before_memory_is_taken(tmp_path: Path, sh
     sentence = refused(str(data))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert "is damaged or not what its name says (ValueError); replace it" in sentence
+    assert "damaged" in sentence
     assert most < 10_000_000
 
 
 def test_what_is_packed_a_thousand_times_is_not_unpacked(tmp_path: Path) -> None:
     x = write_header("(20000000, 4)", "|u1") + bytes(80_000_000)
     path = write_archive(tmp_path, zipfile.ZIP_DEFLATED, x=x, y=write_header("(10,)", "<i8") + bytes(80))
-    assert "would unpack to 80," in refused(str(path))
+    assert " 80," in refused(str(path))
     assert find_problems(str(path)) == [refused(str(path))]
 
 
@@ -211,10 +208,8 @@ def test_parquet_with_numeric_columns(tmp_path: Path) -> None:
     assert data.inputs.tolist() == [[30, 20.5, 1], [40, 21, 0], [50, 22, 1], [60, 23, 0]]
     assert data.labels.tolist() == [0, 1, 0, 1]
     assert data.user_names == ("north", "south")
-    assert data.notes == (
-        "patients.parquet: columns ignored: remark (text with 4 values in 4 rows)",
-        "labels were numbered in sorted order: ill is 0, well is 1",
-    )
+    assert ["remark (" in note for note in data.notes] == [True, False]
+    assert "ill is 0, well is 1" in data.notes[1]
     federation = build(str(path), "by-user", None, 0, min_samples=2)
     assert federation.names == ("north", "south")
 
@@ -225,32 +220,30 @@ def test_parquet_with_a_list_column(tmp_path: Path, kind: pl.DataType) -> None:
     pl.DataFrame({"y": Y, "age": Y, "x": X.tolist()}).with_columns(pl.col("x").cast(kind)).write_parquet(path)
     data = load(str(path))
     assert np.array_equal(data.inputs, X)
-    assert data.notes == ("a.parquet: columns ignored: age",)
+    (note,) = data.notes
+    assert re.search("a.parquet.*: age$", note)
 
 
 @pytest.mark.parametrize(
-    ("table", "sentence"),
+    ("table", "says"),
     [
-        ({"x": [1.0, 2.0]}, "has no label (it has x)"),
-        ({"y": [0, 1], "t": ["a", "b"]}, "has no features; beside its label it needs columns of numbers or text"),
-        ({"y": [None, None], "x": [1.0, 2.0]}, "no sample has a label"),
-        (
-            {"y": [0, 1], "x": [None, 2.0]},
-            "column x has no value in row 0; 1 of 2 rows lack",
-        ),
-        ({"y": [0, 1], "x": [1.0, float("nan")]}, "column x has no value in row 1; 1 of 2 rows"),
-        ({"y": [0, 1], "x": [[1.0], [1.0, 2.0]]}, "its rows must be equally long lists of numbers"),
-        ({"y": [0, 1], "x": [[1.0], None]}, "its rows must be equally long lists of numbers"),
-        ({"y": [0, 1], "x": [[1.0], [None]]}, "row 1, column 0 of the features is nan"),
-        ({"y": [0, 1], "x": [["a"], ["b"]]}, "its rows must be equally long lists of numbers"),
-        ({"y": [0, 1], "x": [[1], [2]], "z": [[1], [2]]}, "has several list columns (x, z); keep the one"),
-        ({"y": [[0], [1]], "x": [1.0, 2.0]}, "label has shape (2, 1); it needs one entry per sample"),
+        ({"x": [1.0, 2.0]}, r"label.* x\)"),
+        ({"y": [0, 1], "t": ["a", "b"]}, "features.*numbers"),
+        ({"y": [None, None], "x": [1.0, 2.0]}, "label"),
+        ({"y": [0, 1], "x": [None, 2.0]}, "x .* row 0; 1 of 2"),
+        ({"y": [0, 1], "x": [1.0, float("nan")]}, "x .* row 1; 1 of 2"),
+        ({"y": [0, 1], "x": [[1.0], [1.0, 2.0]]}, "x.* lists"),
+        ({"y": [0, 1], "x": [[1.0], None]}, "x.* lists"),
+        ({"y": [0, 1], "x": [[1.0], [None]]}, "row 1, column 0 .*features.* nan"),
+        ({"y": [0, 1], "x": [["a"], ["b"]]}, "x.* lists"),
+        ({"y": [0, 1], "x": [[1], [2]], "z": [[1], [2]]}, r"\(x, z\)"),
+        ({"y": [[0], [1]], "x": [1.0, 2.0]}, r"label.*\(2, 1\)"),
     ],
 )
-def test_unusable_tables(tmp_path: Path, table: dict[str, Any], sentence: str) -> None:
+def test_unusable_tables(tmp_path: Path, table: dict[str, Any], says: str) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame(table).write_parquet(path)
-    assert sentence in refused(str(path))
+    assert re.search(says, refused(str(path)))
 
 
 def test_a_folder_of_clients(tmp_path: Path) -> None:
@@ -266,20 +259,21 @@ def test_a_folder_of_clients(tmp_path: Path) -> None:
     assert data.labels[16:].tolist() == [2, 1]
 
 
-def test_a_folder_whose_files_disagree(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": X[:, :2], "y": Y}, r"b\.npz.*features.*\(8, 2\)"),
+        ({"x": X, "y": Y, "client": Y}, "a.npz and .*b.npz .*client"),
+        ({"x": X, "y": Y[:3]}, r"b\.npz: features.* 8, label.* 3, client.* 8 "),
+        ({"x": X, "y": Y.astype(str)}, r"b\.npz.*labels.*<U21"),
+        ({"x": X.astype(str), "y": Y}, r"b\.npz.*features.*<U32"),
+        ({"x": X, "y": np.stack([Y, Y], 1)}, r"b\.npz.*labels.*\(8, 2\)"),
+    ],
+)
+def test_a_folder_whose_files_disagree(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
     np.savez(tmp_path / "a.npz", x=X, y=Y)
-    np.savez(tmp_path / "b.npz", x=X[:, :2], y=Y)
-    assert "b.npz has features of shape (8, 2) and " in refused(str(tmp_path))
-    np.savez(tmp_path / "b.npz", x=X, y=Y, client=Y)
-    assert "has a client column; give it to all or none" in refused(str(tmp_path))
-    np.savez(tmp_path / "b.npz", x=X, y=Y[:3])
-    assert "b.npz: features has 8, label has 3, client has 8 entries" in refused(str(tmp_path))
-    np.savez(tmp_path / "b.npz", x=X, y=Y.astype(str))
-    assert "b.npz has labels of type <U21 and " in refused(str(tmp_path))
-    np.savez(tmp_path / "b.npz", x=X.astype(str), y=Y)
-    assert "b.npz has features of type <U32 and " in refused(str(tmp_path))
-    np.savez(tmp_path / "b.npz", x=X, y=np.stack([Y, Y], 1))
-    assert "b.npz has labels of shape (8, 2) and " in refused(str(tmp_path))
+    np.savez(tmp_path / "b.npz", **arrays)
+    assert re.search(says, refused(str(tmp_path)))
 
 
 def test_a_fault_of_all_files_of_a_folder_is_said_once(tmp_path: Path) -> None:
@@ -297,10 +291,10 @@ def test_check_finds_it_without_loading(tmp_path: Path) -> None:
     assert len(find_problems(str(tmp_path))) == 2
     (tmp_path / "a.xls").touch()
     (tmp_path / "empty").mkdir()
-    for name, sentence in (
-        ("no.npz", "does not exist; give a .csv, .npz or .parquet file"),
-        ("a.xls", "ends in '.xls'; it must be a .csv, .npz or .parquet file; save it as CSV"),
-        ("empty", "has no .csv, .npz or .parquet file, and no images"),
+    for name, says in (
+        ("no.npz", r"no\.npz.*\.csv.*\.npz.*\.parquet"),
+        ("a.xls", r"'\.xls'.*\.csv.*\.npz.*\.parquet.*CSV"),
+        ("empty", r"empty.*\.csv.*\.npz.*\.parquet.*images"),
     ):
-        assert sentence in refused(str(tmp_path / name))
+        assert re.search(says, refused(str(tmp_path / name)))
         assert find_problems(str(tmp_path / name)) == [refused(str(tmp_path / name))]

@@ -79,7 +79,7 @@ def test_a_hugging_face_dataset_is_data() -> None:
 
 def test_text_and_gaps_of_a_pandas_frame() -> None:
     frame = pd.DataFrame({"a": [1.0, None] * 6, "t": ["u", None, "v"] * 4, "y": [0, 1] * 6})
-    with pytest.raises(BadInput, match="column a has no value in row 1; "):
+    with pytest.raises(BadInput, match=r"column a .* row 1"):
         load(coterie.Experiment(data=frame).data.name)
     found = load(coterie.Experiment(data=frame).data.name, missing="zero")
     assert found.inputs.shape == (12, 3)
@@ -127,7 +127,7 @@ def test_a_run_is_gone_on_with_if_the_data_are_given_again(tmp_path: Path, monke
     assert f'name = "{experiment.data.name}"' in text
     (tmp_path / "first" / "status.json").unlink(missing_ok=True)
     monkeypatch.setattr(given, "KEPT", {})
-    with pytest.raises(BadInput, match=r"given in Python.*again"):
+    with pytest.raises(BadInput, match="Python"):
         experiment.check()
     with pytest.raises(BadInput, match=r"run first .*'given-.*'given-"):
         coterie.resume(tmp_path / "first", data=(X, LABEL))
@@ -144,17 +144,16 @@ def test_data_that_were_changed_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "sentence"),
+    ("data", "says"),
     [
-        ({"a": (X, LABEL[:5])}, "features has 60, label has 5, client has 60 entries"),
-        ({"a": FRAME}, "the data of client 'a' have a client column"),
-        ({"a": (X, LABEL), "b": (X[:, :2], LABEL)}, "the data of client 'b' has features of shape (60, 2)"),
-        (FRAME.drop("label"), "the data given has no label"),
-        ({"a": Own(slice(0, 0))}, "every item must be a pair of an input and a target"),
-        (7, "data = 7 is not possible; it must be a table of name"),
+        ({"a": (X, LABEL[:5])}, "features.* 60, label.* 5, client.* 60 "),
+        ({"a": FRAME}, "client 'a'.* client column"),
+        ({"a": (X, LABEL), "b": (X[:, :2], LABEL)}, r"client 'b'.*features.*\(60, 2\)"),
+        (FRAME.drop("label"), "label"),
+        ({"a": Own(slice(0, 0))}, "pair"),
+        (7, "data = 7 "),
     ],
 )
-def test_what_is_no_data_is_refused(data: Any, sentence: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_what_is_no_data_is_refused(data: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
         coterie.Experiment(data=data)
-    assert sentence in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,9 @@ def test_columns_of_a_hub_table(library: Any) -> None:
     assert data.inputs.tolist() == [[1, 4], [2, 5], [3, 6]]
     assert data.labels.tolist() == [0, 1, 0]
     assert data.user_names == ("m", "n")
-    assert data.notes[0] == "x: columns ignored: t (text with 3 values in 3 rows)"
+    assert ": t (" in data.notes[0]
     texts = hub.read_hub_columns(library.Dataset.from_dict({"t": ["u", "v"], "y": [0, 1]}), "x")
-    with pytest.raises(BadInput, match=r"x has no features.*columns"):
+    with pytest.raises(BadInput, match=r"x .*features.*columns"):
         check_and_convert("x", texts)
 
 
@@ -127,17 +128,17 @@ def test_images_that_cannot_be_downloaded(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     files = ", ".join(FILES[name])
-    said = (
-        f"data = {name!r} could not be loaded ({library.config.HF_ENDPOINT} is out of reach); check the connection"
-    )
+    named = (f"{name!r}", f"({library.config.HF_ENDPOINT} ", "COTERIE_DATA", files)
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     with pytest.raises(BadInput) as caught:
         load(name)
-    assert caught.value.problems == [f"{said}, or set COTERIE_DATA to a folder with {files}"]
+    (problem,) = caught.value.problems
+    assert all(part in problem for part in named)
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
     with pytest.raises(BadInput) as caught:
         download(name)
-    assert caught.value.problems == [f"{said}, or put {files} into COTERIE_DATA = {str(tmp_path)!r}"]
+    (problem,) = caught.value.problems
+    assert all(part in problem for part in (*named, f"COTERIE_DATA = {str(tmp_path)!r}"))
     # The library neither tries again nor says so, and is as it was.
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
@@ -148,7 +149,7 @@ def test_images_that_cannot_be_downloaded(
 def test_cells_are_not_begun_without_their_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     tables = {"methods": ["fedavg", "local-only"], "seeds": 2, "experiment": {"data": {"name": "mnist"}}}
-    with pytest.raises(BadInput, match=r"^data = 'mnist' could not be loaded [^\n]* or set COTERIE_DATA [^\n]*$"):
+    with pytest.raises(BadInput, match=r"^data = 'mnist' .* COTERIE_DATA .*$"):
         run_cells(Comparison.from_tables(tables).cells(), tmp_path / "cells")
     assert not (tmp_path / "cells").exists()
 
@@ -201,16 +202,16 @@ def test_flower_partitioner_by_real_users(flower: Any, data_folder: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "says"),
     [
-        ("flwr:IidPartitoner", "flwr partitioner 'IidPartitoner' is unknown; did you mean IidPartitioner?"),
-        ("flwr:DirichletPartitioner(alfa=0.3, partition_by='label')", "'alpha'); it takes num_partitions, "),
-        ("flwr:IidPartitioner(alfa=0.3)", "'alfa'); it takes num_partitions"),
+        ("flwr:IidPartitoner", "'IidPartitoner'.* IidPartitioner"),
+        ("flwr:DirichletPartitioner(alfa=0.3, partition_by='label')", r"'alpha'\).* num_partitions, "),
+        ("flwr:IidPartitioner(alfa=0.3)", r"'alfa'\).* num_partitions"),
     ],
 )
-def test_wrong_flower_partitioners(flower: Any, text: str, sentence: str) -> None:
+def test_wrong_flower_partitioners(flower: Any, text: str, says: str) -> None:
     (problem,) = check_split(text)
-    assert sentence in problem
+    assert re.search(says, problem)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_images_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"2\.png .*6 x 6.* 5 x 6"):
         load(str(tmp_path))
     (tmp_path / "dog" / "2.png").write_bytes(b"no image")
-    with pytest.raises(BadInput, match=r"2\.png is no image that can be read"):
+    with pytest.raises(BadInput, match=r"2\.png"):
         load(str(tmp_path))
     write(tmp_path / "a" / "dog" / "3.png")
     (sentence,) = find_problems(str(tmp_path))

@@ -49,18 +49,17 @@ def test_labels_are_those_of_known_classes() -> None:
     assert read([7.0], 10) == [7]
     with pytest.raises(BadInput, match=r"a\.npz.*row 1.*cow.*cat, dog"):
         read(["cat", "cow", "pig"], ("cat", "dog"))
-    with pytest.raises(BadInput, match=r"label in row 0 is 30; the classes are 0, 1, .*, 11 and 8 more$"):
+    with pytest.raises(BadInput, match=r"label.* row 0 .*30;.* 0, 1, .*, 11 .* 8 "):
         read([30], 20)
-    with pytest.raises(BadInput, match=r"row 1.* 0\.5.*integers or strings"):
+    with pytest.raises(BadInput, match=r"row 1 .*0\.5"):
         read([1, 0.5], 2)
-    with pytest.raises(BadInput, match="all labels are cat; there must be at least two classes"):
+    with pytest.raises(BadInput, match=r" cat; .* two "):
         CLASSIFICATION.read_targets(np.array(["cat", "cat"]), "a.npz", [])
 
 
 def test_a_rare_class_of_two_is_said_where_nobody_named_a_task() -> None:
     rare, even, three = ([0] * 15 + [1] * 3), ([0, 1] * 9), ([0] * 15 + [1] * 2 + [2])
     (note,) = check_and_convert("a", labelled(rare)).notes
-    assert note.startswith("the rarer of the two classes is 16.7% of the samples")
-    assert "task.name = 'binary' shows AUROC" in note
+    assert all(part in note for part in ("16.7%", "task.name = 'binary'"))
     for values, task in ((even, None), (three, None), (rare, CLASSIFICATION), (rare, Binary())):
         assert not check_and_convert("a", labelled(values), task).notes

@@ -147,18 +147,17 @@ def test_a_language_model_gets_both(
 
 
 @pytest.mark.parametrize(
-    ("mask", "sentence"),
+    ("mask", "says"),
     [
-        (MASK[:, :3], "attention_mask has shape (90, 3) and input_ids (90, 4); they must be alike"),
-        (MASK * 2, "attention_mask holds other numbers than 0 and 1; it must be 1 where a token counts"),
+        (MASK[:, :3], r"attention_mask .*\(90, 3\).* input_ids \(90, 4\)"),
+        (MASK * 2, "attention_mask .*0 and 1"),
     ],
 )
-def test_a_mask_that_is_none_is_refused(mask: np.ndarray[Any, Any], sentence: str, tmp_path: Path) -> None:
+def test_a_mask_that_is_none_is_refused(mask: np.ndarray[Any, Any], says: str, tmp_path: Path) -> None:
     altered: dict[str, Any] = {**TABLE, "attention_mask": mask}
     np.savez(tmp_path / "tokens.npz", **altered)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=says):
         load(str(tmp_path / "tokens.npz"))
-    assert sentence in str(caught.value)
 
 
 def test_other_named_inputs_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -118,7 +117,7 @@ DIGITS_SIZES = np.bincount(DIGITS.labels)
 
 @pytest.mark.parametrize(("clients", "alpha", "minimum"), [(300, 0.5, 10), (60, 0.01, 10), (20, 1e-9, 2)])
 def test_dirichlet_gives_up_and_says_what_to_change(clients: int, alpha: float, minimum: int) -> None:
-    with pytest.raises(BadInput, match=rf"min_samples = {minimum} .*raise alpha, lower min_samples or use fewer"):
+    with pytest.raises(BadInput, match=rf"min_samples = {minimum} .*alpha.*min_samples.*clients"):
         cut("dirichlet", pool(clients, minimum=minimum), alpha=alpha)
 
 
@@ -139,7 +138,7 @@ def test_shards_are_few_runs_of_sorted_labels() -> None:
     assert held.sum() == len(DIGITS.labels)
     # A shard of 1797 / 40 samples spans at most two classes of about 180.
     assert np.count_nonzero(held, axis=1).max() <= 4
-    with pytest.raises(BadInput, match="needs 2,000 samples for 1,000 clients"):
+    with pytest.raises(BadInput, match=r"2,000 .* 1,000 clients"):
         cut("shards", pool(1000), per_client=2)
 
 
@@ -157,7 +156,7 @@ def test_by_user_keeps_people_whole() -> None:
     assert [set(whole.users[part]) for part in some.parts] == [{i} for i in chosen]
     assert some.true_groups is not None
     assert np.array_equal(some.true_groups, relabel(np.array(chosen) // 7 % 3))
-    with pytest.raises(BadInput, match="clients = 61 is not possible; digits has 60 users"):
+    with pytest.raises(BadInput, match=r"clients = 61 .*digits .*60 "):
         cut("by-user", replace(whole, clients=61))
 
 
@@ -201,7 +200,7 @@ def test_primary_secondary_has_its_proportions_and_levels() -> None:
         assert len(rest) == 8 * 20
         divergence[level] = label_divergence(held)
     assert divergence["low"] < divergence["mid"] < divergence["high"]
-    with pytest.raises(BadInput, match="at least 2 clients and 3 classes; there are 1 and 10"):
+    with pytest.raises(BadInput, match=r" 2 .* 3 .* 1 .* 10"):
         cut("primary-secondary", pool(1))
 
 
@@ -221,21 +220,21 @@ def test_few_shot_takes_the_most_possible_and_refuses_more() -> None:
     holders = np.count_nonzero(held, axis=0)
     assert (each * holders <= DIGITS_SIZES).all()
     assert ((each + 1) * holders > DIGITS_SIZES).any()
-    with pytest.raises(BadInput, match=rf"samples_per_class = {each + 1} is not possible .* digits allows {each}"):
+    with pytest.raises(BadInput, match=rf"samples_per_class = {each + 1} .*digits .*{each}"):
         cut("few-shot", pool(20), samples_per_class=int(each) + 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "given_settings", "sentence"),
+    ("name", "given_settings", "says"),
     [
-        ("classes", {"per_client": 11}, "classes.per_client = 11 is not possible; digits has 10 classes"),
-        ("label-groups", {"groups": 11}, "label-groups.groups = 11 is not possible; digits has 10 classes"),
-        ("label-blocks", {"groups": 9}, "split = 'label-blocks(groups=9)' needs at least 9 clients; clients = 8"),
-        ("few-shot", {"classes": 12}, "few-shot.classes = 12 is not possible; digits has 10 classes"),
+        ("classes", {"per_client": 11}, r"^classes\.per_client = 11 .*digits .*10 "),
+        ("label-groups", {"groups": 11}, r"^label-groups\.groups = 11 .*digits .*10 "),
+        ("label-blocks", {"groups": 9}, r"'label-blocks\(groups=9\)'.* 9 clients; clients = 8"),
+        ("few-shot", {"classes": 12}, r"^few-shot\.classes = 12 .*digits .*10 "),
     ],
 )
-def test_what_the_data_do_not_allow(name: str, given_settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput, match=f"^{re.escape(sentence)}$"):
+def test_what_the_data_do_not_allow(name: str, given_settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
         cut(name, pool(8), **given_settings)
 
 
@@ -292,7 +291,7 @@ def test_rotations_are_right(groups: int) -> None:
 
 @pytest.mark.parametrize("shape", [(20, 9), (20, 4, 5, 1), (20, 128, 9)])
 def test_only_square_images_are_rotated(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match="needs square images and the inputs of x have"):
+    with pytest.raises(BadInput, match=r"square .* x "):
         SPLITS["rotated"].target(rows(np.zeros(shape, np.float32), 4), groups=4)
 
 
@@ -312,7 +311,7 @@ def test_permuted_labels_of_each_client() -> None:
     table = permutations(3, 10, before.seed)
     for (start, stop), own in zip(before.runs, group, strict=True):
         assert np.array_equal(before.labels[start:stop], table[own][labels[start:stop]])
-    with pytest.raises(BadInput, match="groups = 11 is not possible; x has 10 classes"):
+    with pytest.raises(BadInput, match=r"groups = 11 .*x .*10 classes"):
         SPLITS["permuted-labels"].target(before, groups=11)
 
 
@@ -322,5 +321,5 @@ def test_groups_of_unequal_sizes(skew: str, features: tuple[int, ...]) -> None:
     group = SPLITS[skew].target(skewed, groups=4, sizes=(12, 6, 3, 1))
     assert np.array_equal(group, np.repeat(np.arange(4), (12, 6, 3, 1)))
     for wrong in ((12, 10), (12, 6, 3, 2)):
-        with pytest.raises(BadInput, match=rf"^{skew}.sizes = .* must be 4 sizes that sum to the 22 clients"):
+        with pytest.raises(BadInput, match=rf"^{skew}.sizes = .* 4 .* 22 clients"):
             SPLITS[skew].target(skewed, groups=4, sizes=wrong)

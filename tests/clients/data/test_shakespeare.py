@@ -48,7 +48,7 @@ def test_a_role_of_few_characters_is_left_out() -> None:
 def test_characters_have_fixed_numbers() -> None:
     assert encode("\n A~").tolist() == [0, 1, 34, 95]
     assert len(set(VOCABULARY)) == len(VOCABULARY) == 96
-    with pytest.raises(BadInput, match="'é' is not among the 96 characters"):
+    with pytest.raises(BadInput, match=r"'é'.* 96 "):
         encode("caf\u00e9")
 
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, monkeypatch: p
     (tmp_path / "shakespeare").mkdir()
     pl.DataFrame({"play": ["a"]}).write_parquet(tmp_path / "shakespeare" / "shakespeare_lines.parquet")
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    with pytest.raises(BadInput, match="is damaged or not what it should be"):
+    with pytest.raises(BadInput, match="damaged"):
         load("shakespeare")
 
 

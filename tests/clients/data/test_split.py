@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -51,29 +52,29 @@ def test_parse(text: str, calls: list[tuple[str, dict[str, object]]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
+    ("text", "says"),
     [
-        ("iid +", "an empty part"),
-        ("dirichlet 0.5", "'dirichlet 0.5' in it is not of the form"),
-        ("dirichlet(0.5))", "dirichlet(0.5)) cannot be read"),
-        (f"dirichlet({'[' * 9999}{']' * 9999})", "cannot be read"),
-        ("dirchlet(0.5)", "split 'dirchlet' is unknown; did you mean dirichlet?"),
-        ("dirichlet(-1)", "dirichlet.alpha = -1 is not possible; it must be greater than 0"),
-        ("dirichlet(1+1)", "dirichlet.alpha = 1 + 1 is not possible; it must be a number"),
-        ("dirichlet(print(1))", "dirichlet.alpha = print(1) is not possible; it must be a number"),
-        ("dirichlet(0.1, equal, 0.2)", "has too many settings; dirichlet takes only alpha, sizes"),
-        ("dirichlet(0.1, alpha=0.2)", "sets alpha twice"),
-        ("dirichlet(**{})", "unpacks a dictionary; write each setting as setting=value"),
-        ("dirichlet(alfa=0.2)", "dirichlet.alfa is not a setting; did you mean alpha?"),
-        ("iid + classes", "has 2 partitions (iid, classes); keep one"),
-        ("rotated + rotated(2)", "has rotated 2 times; keep one of them"),
-        ("few-shot(classes=2, few_classes=3)", "few_classes = 3 is not possible; it must be at most classes = 2"),
+        ("iid +", "empty"),
+        ("dirichlet 0.5", "'dirichlet 0.5'"),
+        ("dirichlet(0.5))", r"dirichlet\(0\.5\)\)"),
+        (f"dirichlet({'[' * 9999}{']' * 9999})", "dirichlet"),
+        ("dirchlet(0.5)", "'dirchlet'.*dirichlet"),
+        ("dirichlet(-1)", r"dirichlet\.alpha = -1 .* 0$"),
+        ("dirichlet(1+1)", r"dirichlet\.alpha = 1 \+ 1 .*number"),
+        ("dirichlet(print(1))", r"dirichlet\.alpha = print\(1\) .*number"),
+        ("dirichlet(0.1, equal, 0.2)", "dirichlet .*alpha, sizes"),
+        ("dirichlet(0.1, alpha=0.2)", "alpha twice"),
+        ("dirichlet(**{})", "setting=value"),
+        ("dirichlet(alfa=0.2)", r"dirichlet\.alfa .*alpha"),
+        ("iid + classes", r"\(iid, classes\)"),
+        ("rotated + rotated(2)", "rotated 2 times"),
+        ("few-shot(classes=2, few_classes=3)", "few_classes = 3 .*classes = 2"),
     ],
 )
-def test_what_is_wrong(text: str, part: str) -> None:
+def test_what_is_wrong(text: str, says: str) -> None:
     (problem,) = check_split(text)
     assert "\n" not in problem
-    assert part in problem
+    assert re.search(says, problem)
     with pytest.raises(BadInput):
         parse_split(text)
 
@@ -92,6 +93,5 @@ def test_every_entry_has_help_for_every_setting() -> None:
 
 def test_flower_partitioners_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    assert check_split("flwr:IidPartitioner + rotated(2)") == [
-        "split = 'flwr:IidPartitioner' needs the flwr-datasets library; install coterie[hub]"
-    ]
+    (problem,) = check_split("flwr:IidPartitioner + rotated(2)")
+    assert re.search(r"'flwr:IidPartitioner'.*coterie\[hub\]", problem)

@@ -126,10 +126,10 @@ def test_a_file_ends_with_its_last_view() -> None:
 
 
 def test_no_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with memory_limit(0), pytest.raises(BadInput, match=r"samples of .* GB have no room in .*; let TMPDIR name"):
+    with memory_limit(0), pytest.raises(BadInput, match=r" GB .*TMPDIR"):
         storage.allocate((1 << 50,), np.uint8)
     monkeypatch.setattr(storage, "folder", lambda: tmp_path / "absent")
-    with memory_limit(0), pytest.raises(BadInput, match=r"and none can be made in .*absent"):
+    with memory_limit(0), pytest.raises(BadInput, match="absent"):
         storage.allocate((8,), np.uint8)
 
 
@@ -142,13 +142,13 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, save: Any) -> None:
     altered[9000] ^= 1
     for content in (altered, whole[:-9000], whole[:9000]):
         path.write_bytes(content)
-        with memory_limit(0), pytest.raises(BadInput, match="is damaged or not what its name says"):
+        with memory_limit(0), pytest.raises(BadInput, match="damaged"):
             read_columns(path, labelled=False)
     stream = io.BytesIO()
     np.save(stream, np.zeros((400, 64), np.float32))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", stream.getvalue()[:-4])
-    with memory_limit(0), pytest.raises(BadInput, match="is damaged or not what its name says"):
+    with memory_limit(0), pytest.raises(BadInput, match="damaged"):
         read_columns(path, labelled=False)
 
 

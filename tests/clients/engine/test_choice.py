@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_other_networks_go_one_by_one(name: str) -> None:
     assert choice(name, IMAGE, 10) == "sequential"
     with pytest.raises(
         BadInput,
-        match=r"engine = 'batched'.*sequential or auto",
+        match=r"engine = 'batched'.*sequential",
     ):
         choice(name, IMAGE, 10, "batched")
 
@@ -101,16 +102,16 @@ class Squared(nn.Linear):
         (
             (4,),
             [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)],
-            "1 is a BatchNorm1d, which cannot",
+            "1 .*BatchNorm1d",
         ),
-        ((4,), [nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)], "1 drops units at a rate of 0.5, which cannot"),
-        ((4,), [weight_norm(nn.Linear(4, 2))], "cannot compute it for many models"),
-        ((6, 4), [nn.Linear(4, 3), nn.Flatten()], "0 is a Linear, which takes flat vectors, and gets signals"),
-        ((6, 4), [nn.Conv2d(1, 2, 3), nn.Flatten()], "0 is a Conv2d, which takes images, and gets signals"),
+        ((4,), [nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)], r"1 .*0\.5"),
+        ((4,), [weight_norm(nn.Linear(4, 2))], "many models"),
+        ((6, 4), [nn.Linear(4, 3), nn.Flatten()], "0 .*Linear,"),
+        ((6, 4), [nn.Conv2d(1, 2, 3), nn.Flatten()], "0 .*Conv2d,"),
         (
             (6, 6, 1),
             [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, return_indices=True), nn.Flatten()],
-            "cannot take zeros and ones",
+            "zeros",
         ),
     ],
 )
@@ -119,7 +120,7 @@ def test_what_cannot_be_batched(features: tuple[int, ...], modules: list[nn.Modu
     layout = Layout.of(network)
     engine, reason = choose_engine(network, layout, Training(), features, "auto")
     assert engine == "sequential"
-    assert says in reason
+    assert re.search(says, reason)
     with pytest.raises(BadInput, match=says) as error:
         choose_engine(network, layout, Training(), features, "batched")
     assert len(error.value.problems) == 1
@@ -162,7 +163,7 @@ def test_perceptrons() -> None:
 
 
 def test_an_engine_that_is_none() -> None:
-    with pytest.raises(BadInput, match="engine 'bached' is unknown; did you mean batched"):
+    with pytest.raises(BadInput, match=r"'bached'.*batched"):
         choice("mlp", (4,), 10, "bached")
 
 
@@ -171,5 +172,5 @@ def test_an_unknown_request_is_named(kind: type[Engine]) -> None:
     network, layout = build("mlp", {"hidden": [4]}, (8, 8, 1), 10, 0)
     engine = kind(network, layout, planted(clients=2), Training(), 0, torch.zeros(layout.size))
     asked: Any = ["maml", "maml"]
-    with pytest.raises(TypeError, match="a rule asked for str; an engine answers Train, Losses"):
+    with pytest.raises(TypeError, match=r"str; .*Train, Losses"):
         engine.answer([engine.client(Order(i, 1, LocalUpdate(), {}), {}) for i in range(2)], asked)

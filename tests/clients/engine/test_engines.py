@@ -315,7 +315,7 @@ def test_a_part_trains_whole_tensors(kind: type[Sequential] | type[Batched]) -> 
     people = population(kind, Training())
     bias = people.layout.tensors[1]
     part = Part.of([(0, people.layout.tensors[0].stop + 3)])
-    with pytest.raises(ValueError, match=f"holds 3 of the {bias.size} scalars of {bias.name}; it must hold all or"):
+    with pytest.raises(ValueError, match=f"3 .*{bias.size} .*{bias.name}"):
         people.engine.answer(people.clients[:2], [Train(m, part=part) for m in people.models[:2]])
 
 

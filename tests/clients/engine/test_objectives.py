@@ -321,7 +321,7 @@ def test_weights_of_samples(kind: type[Sequential] | type[Batched]) -> None:
     for entry, gradient in zip(people.layout.tensors, gradients, strict=True):
         moved = entry.view(only.model) - entry.view(people.models[0])
         assert (moved + 0.1 * gradient).abs().max() <= 1e-5
-    with pytest.raises(ValueError, match=r"^weights has the shape \(3,\); it must be \(50,\)$"):
+    with pytest.raises(ValueError, match=r"^weights .*\(3,\).*\(50,\)"):
         answered(people, [Train(people.models[0], weights=torch.ones(3))])
 
 

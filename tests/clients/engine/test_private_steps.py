@@ -481,22 +481,22 @@ W = torch.zeros(1)
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (Losses(W[None]), "asks for Losses"),
-        (Losses(W[None], "validation"), "asks for Losses"),
-        (Gradients(W), "asks for Gradients"),
-        (Inspect(lambda batch, model: W), "asks for Inspect"),
-        (Score(W, "train"), "asks for Score"),
-        (MetaTrain(W, 0.1, 0.1), "asks for MetaTrain"),
-        (Request(), "asks for Request"),
-        (Train(W, weights=W), "trains with weights"),
-        (Train(W, trained_extras={"prior": W}), "trains with trained_extras"),
-        (Train(W, clip=1.0), "trains with clip"),
-        (Train(W, minibatches=2), "trains with minibatches"),
-        (Train(W, epochs=3), "trains for 3 epochs"),
+        (Losses(W[None]), "Losses"),
+        (Losses(W[None], "validation"), "Losses"),
+        (Gradients(W), "Gradients"),
+        (Inspect(lambda batch, model: W), "Inspect"),
+        (Score(W, "train"), "Score"),
+        (MetaTrain(W, 0.1, 0.1), "MetaTrain"),
+        (Request(), "Request"),
+        (Train(W, weights=W), "weights"),
+        (Train(W, trained_extras={"prior": W}), "trained_extras"),
+        (Train(W, clip=1.0), "clip"),
+        (Train(W, minibatches=2), "minibatches"),
+        (Train(W, epochs=3), "3 epochs"),
     ],
 )
 def test_other_looks_at_samples_are_refused(request_: Request, reason: str) -> None:
-    with pytest.raises(BadInput, match=f"the rule ask-all {reason}.*privacy.unit = 'example'.*it must"):
+    with pytest.raises(BadInput, match=rf"ask-all .*{reason}.*privacy\.unit = 'example'"):
         carry_out(AskAll((request_,)))
 
 
@@ -526,18 +526,18 @@ def test_rules_say_whether_they_take_private_steps() -> None:
 
 @pytest.mark.parametrize("rule", [Choose(), AdaptThenEvaluate()])
 def test_other_rules_are_refused_before_they_begin(rule: Rule) -> None:
-    with pytest.raises(BadInput, match=f"the rule {rule.name} is not possible with privacy.unit = 'example'"):
+    with pytest.raises(BadInput, match=rf"{rule.name} .*privacy\.unit = 'example'"):
         carry_out(rule)
 
 
 def test_a_choice_by_training_samples_is_refused() -> None:
-    with pytest.raises(BadInput, match="the rule evaluate asks for Losses"):
+    with pytest.raises(BadInput, match=r"evaluate .*Losses"):
         carry_out(Evaluate(), models=torch.zeros(2, private(HIDDEN).layout.size))
 
 
 def test_a_round_is_refused_before_anybody_begins() -> None:
     federation = planted(clients=2, samples=10)
-    with pytest.raises(BadInput, match="the rule send-gradient is not possible"):
+    with pytest.raises(BadInput, match="send-gradient"):
         train(FedSGD(), federation, 1, example_privacy=HIDDEN)
     assert len(train(FedProx(), federation, 1, example_privacy=HIDDEN).states) == 2
 
@@ -560,7 +560,7 @@ def test_it_travels_with_the_specification() -> None:
 
 
 def test_half_precision_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"training.precision = 'bf16' is not possible"):
+    with pytest.raises(BadInput, match=r"training\.precision = 'bf16'"):
         replace(spec("planted-perceptron"), training=TEN.updated(precision="bf16")).build()
 
 

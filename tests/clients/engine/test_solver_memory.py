@@ -145,5 +145,5 @@ def test_no_step_leaves_the_memory(kind: Kind, name: str) -> None:
 def test_a_memory_of_another_size_is_refused(kind: Kind) -> None:
     people = population(kind, SOLVERS["adam"])
     size = 2 * people.layout.size + 1
-    with pytest.raises(ValueError, match=rf"^solver has the shape \(3,\); it must be \({size},\)$"):
+    with pytest.raises(ValueError, match=rf"^solver .*\(3,\).*\({size},\)"):
         train(people, [Train(m, solver=torch.zeros(3)) for m in people.models])

@@ -385,7 +385,7 @@ def test_networks_without_stochastic_features_are_refused(
     kind: type[Sequential] | type[Batched], make: Callable[[Tensor], Request]
 ) -> None:
     people = population(kind, PLAIN)
-    with pytest.raises(ValueError, match=r"0 layers of Gaussian features"):
+    with pytest.raises(ValueError, match=r"0 layers"):
         answered(people, 0, make(people.models[0]))
 
 
@@ -394,7 +394,7 @@ def test_shapes_are_required() -> None:
     start = people.models[0]
     with pytest.raises(ValueError, match=r"reference.*\(4, 3\).*\(4, 2, 3\)"):
         answered(people, 0, train_gaussian(start, torch.zeros(4, 3), 0.1))
-    with pytest.raises(ValueError, match=r"^prior has the shape \(24,\); it must be \(25,\)$"):
+    with pytest.raises(ValueError, match=r"^prior .*\(24,\).*\(25,\)"):
         answered(people, 0, train_invariant(start, torch.zeros(24), 0.1, 0.1))
 
 

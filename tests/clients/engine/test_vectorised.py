@@ -98,25 +98,25 @@ def counting(module: Odd, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("network", "features", "says"),
     [
-        (ViT(4, dropout=0.1), (8, 8, 1), "cannot compute it for many models .*random"),
-        (Frozen(4), (8, 8, 1), "body.1 is a BatchNorm2d, which cannot be batched"),
-        (Recurrent(4), (8, 8, 1), "lstm is an LSTM, which cannot be batched"),
-        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.BatchNorm1d(3)), (4,), "2 is a BatchNorm1d, which cannot"),
-        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Dropout(0.5)), (4,), "2 drops units at a rate of 0.5, which"),
-        (nn.Sequential(nn.Linear(5, 3), nn.GELU()), (4,), "it cannot take zeros and ones"),
-        (Odd(lambda m, x: functional.dropout(x)), (4,), "cannot compute it for many models .*random"),
-        (Odd(lambda m, x: x if x.sum() > 0 else -x), (4,), "cannot compute it for many models .*data-dependent"),
-        (Odd(lambda m, x: x * float(x.abs().max())), (4,), r"cannot compute it for many models .*item\(\)"),
-        (Odd(counting), (4,), "changes seen of the network"),
-        (Odd(lambda m, x: x - x.mean(0)), (4,), "depends on the others of its minibatch"),
-        (Odd(lambda m, x: x @ m.aside[0]), (4,), "computes something else than the network does"),
+        (ViT(4, dropout=0.1), (8, 8, 1), "random"),
+        (Frozen(4), (8, 8, 1), "body.1 .*BatchNorm2d"),
+        (Recurrent(4), (8, 8, 1), "lstm .*LSTM"),
+        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.BatchNorm1d(3)), (4,), "2 .*BatchNorm1d"),
+        (nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Dropout(0.5)), (4,), r"2 .*0\.5"),
+        (nn.Sequential(nn.Linear(5, 3), nn.GELU()), (4,), "zeros"),
+        (Odd(lambda m, x: functional.dropout(x)), (4,), "random"),
+        (Odd(lambda m, x: x if x.sum() > 0 else -x), (4,), "data-dependent"),
+        (Odd(lambda m, x: x * float(x.abs().max())), (4,), r"item\(\)"),
+        (Odd(counting), (4,), "changes"),
+        (Odd(lambda m, x: x - x.mean(0)), (4,), "minibatch"),
+        (Odd(lambda m, x: x @ m.aside[0]), (4,), "something"),
     ],
 )
 def test_what_is_refused(network: nn.Module, features: tuple[int, ...], says: str) -> None:
     layout = Layout.of(network)
     assert choose_engine(network, layout, Training(), features, "sequential") == ("sequential", "as asked")
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    with pytest.raises(BadInput, match=f"^engine = 'batched' is not possible: .*{says}") as error:
+    with pytest.raises(BadInput, match=f"^engine = 'batched' .*{says}") as error:
         choose_engine(network, layout, Training(), features, "batched")
     assert len(error.value.problems) == 1
     engine, reason = choose_engine(network, layout, Training(), features, "auto")

@@ -138,13 +138,13 @@ def test_a_task_of_ones_own_needs_no_vmap(tmp_path: Path) -> None:
 
 def test_a_network_that_gives_something_else_is_refused(tmp_path: Path) -> None:
     pixels = data_for(tmp_path, "segmentation")
-    with pytest.raises(BadInput, match="gives 2 numbers for a sample; with task"):
+    with pytest.raises(BadInput, match="2 numbers"):
         engine_for(pixels, "sequential", Training())
     texts = data_for(tmp_path, "language")
     assert texts.inputs.dtype == torch.int64
-    with pytest.raises(BadInput, match="the network cannot take tokens"):
+    with pytest.raises(BadInput, match="tokens"):
         engine_for(texts, "sequential", Training())
-    with pytest.raises(BadInput, match="split = 'dirichlet' is not possible with language"):
+    with pytest.raises(BadInput, match=r"split = 'dirichlet' .*language"):
         build(str(write(tmp_path, "language")), "dirichlet(1)", 2, 0, task=TASKS["language"].target())
 
 

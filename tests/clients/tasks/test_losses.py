@@ -136,28 +136,30 @@ def test_losses_of_many_models_at_once_are_those_of_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "values", "sentence"),
+    ("task", "values", "says"),
     [
-        (Binary(), np.array([0, 1, 2]), "there are 3 classes; task.name = 'binary' needs two"),
-        (Classification((1.0,)), np.array([0, 1]), "task.class_weights has 1 numbers; it must have 2"),
-        (Classification((-1.0, 1.0)), np.array([0, 1]), "none may be below 0"),
-        (Multilabel(), np.array([[0, 3]]), "label 1 in row 0 is 3; it must be 0, 1, or -1 for unknown"),
-        (Multilabel(), np.array([0, 1]), "it must be a 0 or a 1 for each sample and label"),
-        (Regression(), np.array([1.0, np.nan]), "label in row 1 is nan; every target must be a finite number"),
-        (Regression(), np.array(["a", "b"]), "it must be a number for each sample, or several"),
-        (Segmentation(), np.zeros((2, 3)), "it must be a whole number for every pixel"),
-        (Language(), np.array([[1, 1e300]]), "label must hold whole numbers from 0 on, or -1 where there is none"),
-        (Language(), np.array([[1, -2]]), "label must hold whole numbers from 0 on, or -1 where there is none"),
+        (Binary(), np.array([0, 1, 2]), r"3 .*task\.name = 'binary' .*two"),
+        (Classification((1.0,)), np.array([0, 1]), r"task\.class_weights .*1 .*2"),
+        (Classification((-1.0, 1.0)), np.array([0, 1]), r"task\.class_weights .*0"),
+        (Multilabel(), np.array([[0, 3]]), "label 1 .*row 0 .*3; .*0, 1, .*-1"),
+        (Multilabel(), np.array([0, 1]), " 0 .* 1 "),
+        (Regression(), np.array([1.0, np.nan]), "row 1 .*nan"),
+        (Regression(), np.array(["a", "b"]), "number"),
+        (Segmentation(), np.zeros((2, 3)), "pixel"),
+        (Language(), np.array([[1, 1e300]]), " 0 .*-1 "),
+        (Language(), np.array([[1, -2]]), " 0 .*-1 "),
     ],
 )
-def test_targets_of_another_kind_are_refused(task: Task, values: Any, sentence: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_targets_of_another_kind_are_refused(task: Task, values: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
         task.read_targets(values, "here", [])
-    assert sentence in str(refused.value)
 
 
 def test_what_is_known_of_the_targets_is_held_to() -> None:
-    for name, values in (("regression", np.zeros((3, 2))), ("language", np.array([[1, 5]]))):
-        with pytest.raises(BadInput, match="it must"):
+    for name, values, says in (
+        ("regression", np.zeros((3, 2)), "2 .* 3"),
+        ("language", np.array([[1, 5]]), "5.* 3"),
+    ):
+        with pytest.raises(BadInput, match=says):
             TASKS[name].target().read_targets(values, "here", [], 3)
     assert Language().read_targets(np.array([[1, 2]]), "here", [], 9).outputs == 9

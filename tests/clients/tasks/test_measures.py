@@ -112,9 +112,9 @@ def test_what_counts_say_is_not_computed_twice() -> None:
 def test_metrics_that_mean_nothing_are_refused() -> None:
     assert find_wrong_metrics(Classification(), ["auroc", "f1"]) == []
     (wrong,) = find_wrong_metrics(Regression(), ["accuracy"])
-    assert wrong == "task.metrics = 'accuracy' is not possible with regression; it must be one of rmse, mae, r2"
+    assert all(part in wrong for part in ("task.metrics = 'accuracy'", "regression", "rmse, mae, r2"))
     (strange,) = find_wrong_metrics(Regression(), ["rsme"])
-    assert "did you mean rmse?" in strange
+    assert "rmse" in strange
 
 
 def test_every_metric_of_every_task_is_known() -> None:

