@@ -40,4 +40,5 @@ def retain_freed_memory() -> None:
     libc.free(libc.malloc(_LARGEST - _PAGE))
     first, end = -(-start // _PAGE) * _PAGE, libc.sbrk(0)
     libc.mallopt(_TOP_PAD, 128 << 10)  # glibc's own
-    libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_HUGEPAGE)
+    if end > first:
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_HUGEPAGE)
