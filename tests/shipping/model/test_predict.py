@@ -212,7 +212,7 @@ def test_predict_says_how_a_run_does(terminal: Terminal) -> None:
     assert re.search(r"group 0 \(8 clients\) .*one.* round 2.* mlp.* 8x8x1.* 10 classes", out)
     table = pl.read_parquet("p.parquet")
     right = int((table["predicted"] == table["label"]).sum())
-    assert f"accuracy {right / 100:.4f}: {right} of 100 " in out
+    assert f"accuracy {right / 100:.1%}: {right} of 100 " in out
     assert "p.parquet" in out
     assert table.height == 100
     assert table.select(pl.sum_horizontal(pl.col("^probability_.*$"))).to_series().to_list() == pytest.approx(

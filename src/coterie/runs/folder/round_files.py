@@ -6,7 +6,7 @@ had waited in memory, with an Arrow stream for each table. When it ends they bec
 
 Rounds are removed from the last one back, so at any moment the files hold all rounds from 1 to some last one, which
 is no earlier than the run's status says. A table that is read is held against this, and every file says of which
-run it belongs to. A file that was removed, cut or exchanged raises an error; it never gives a wrong table.
+run it belongs to. A file that is missing, cut off or another run's raises an error; it never gives a wrong table.
 """
 
 from __future__ import annotations
