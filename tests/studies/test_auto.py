@@ -99,6 +99,9 @@ def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
     chosen = Experiment.from_toml(path)
     assert chosen.method.name in ("fedavg", "lbfgs")  # one model for all
     assert chosen.evaluation.adapt is None
+    (scores,) = [line for line in path.read_text("utf-8").splitlines() if line.startswith("# scores")]
+    assert "ditto" in scores
+    assert "halves" not in scores  # one group is FedAvg
 
 
 @pytest.mark.parametrize("outcome", ["rare", "number"])

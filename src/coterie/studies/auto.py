@@ -54,6 +54,8 @@ class Candidate:
     """The settings of which the best value is looked for, by dotted key."""
     is_adapted: bool = False
     """Whether each client trains what it gets a little further before it uses it."""
+    ungrouped: str = ""
+    """The label of the candidate that it is where all clients are one group."""
 
     def experiment(self, asked: Experiment) -> Experiment:
         """Return an experiment by this candidate in the place of its own method.
@@ -84,8 +86,13 @@ CANDIDATES = (
         {"method": {"name": ONE}},
         is_adapted=True,
     ),
-    Candidate("halves", "a model for each group, found by a test on halves", {"method": {"name": "halves"}}),
-    Candidate("cfl", "a model for each group, found while training", {"method": {"name": "cfl"}}),
+    Candidate(
+        "halves",
+        "a model for each group, found by a test on halves",
+        {"method": {"name": "halves"}},
+        ungrouped=ONE,
+    ),
+    Candidate("cfl", "a model for each group, found while training", {"method": {"name": "cfl"}}, ungrouped=ONE),
     Candidate(
         "partial-pooling",
         "one model, and a shrunken deviation for each client",
@@ -95,6 +102,7 @@ CANDIDATES = (
         "pooled-groups",
         "a model for each group, and a shrunken deviation for each client",
         {"method": {"name": "pooled-groups", "shrink": "tensor"}},
+        ungrouped="partial-pooling",
     ),
     Candidate(
         "em-groups",
@@ -316,6 +324,11 @@ def choose(
     # Without one model for all there is nothing to gain over.
     sound = [one for one in tried if one.label in table.columns and table[one.label].is_finite().all()]
     lost += [f"{one.label} was left out: its runs failed, or diverged" for one in tried if one not in sound]
+    # What no seed has grouped differs from the simpler one by its learning rate alone, and would win by luck.
+    groups = dict(frames.cells.group_by("method").agg(pl.col("groups").max()).iter_rows())
+    alike = [one for one in sound if one.ungrouped in [s.label for s in sound] and groups[one.label] == 1]
+    lost += [f"{one.label} found one group with every seed, and is {one.ungrouped} then" for one in alike]
+    sound = [one for one in sound if one not in alike]
     if not table.height or ONE not in [one.label for one in sound]:
         raise BadInput(
             "one model for all has no score: its runs failed or diverged, or no client has a validation sample; "
