@@ -131,9 +131,6 @@ class Catalog:
         not_a_path: a prefix of names that are looked up elsewhere, as `hub:`; they import nothing.
     """
 
-    every: ClassVar[list[Catalog]] = []
-    """All that there are."""
-
     def __init__(
         self,
         kind: str,
@@ -150,7 +147,6 @@ class Catalog:
         self._group = group
         self._must_be = must_be
         self._not_a_path = not_a_path
-        self.every.append(self)
         self.entries: dict[str, Entry] = {}
         """Those that are known, by name or path; not what an installed package offers and nobody asked for."""
         self._brought: set[str] = set()

@@ -14,7 +14,7 @@ from coterie.errors import BadInput
 from coterie.report.comparison.auto import CHOSEN, describe
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
-from coterie.studies.auto import CANDIDATES, count_trials, plan
+from coterie.studies.auto import CANDIDATES, bring_to_one_scale, count_trials, plan
 from tests.commandline import Terminal
 
 
@@ -124,6 +124,19 @@ def test_a_choice_that_is_not_above_a_constant_answer_has_learnt_nothing(
     assert abs(choice.constant.value - (0.75 if outcome == "rare" else 1.0)) < 0.2
     assert not choice.constant.is_beaten
     assert any(choice.constant.name in line for line in describe(choice))
+
+
+def test_inputs_of_unequal_scale_are_brought_to_one_unless_the_experiment_says_otherwise(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2)) * [1.0, 1e5]
+    lines = [f"{row % 6},{a:.3f},{b:.1f},{int(a > 0)}" for row, (a, b) in enumerate(x)]
+    (tmp_path / "units.csv").write_text("\n".join(["client,x,income,label", *lines]) + "\n")
+    asked = Experiment(data=str(tmp_path / "units.csv"), network="linear", method="fedavg")
+    scaled, notes = bring_to_one_scale(asked)
+    assert scaled.data.standardise == "global"
+    assert any("income" in note and "data.standardise" in note for note in notes)
+    for kept in (asked.updated({"data.standardise": "none"}), quick()):
+        assert bring_to_one_scale(kept)[0] == kept
 
 
 def test_a_candidate_that_there_is_not_is_refused(terminal: Terminal) -> None:

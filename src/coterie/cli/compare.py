@@ -174,9 +174,7 @@ def compare(
         if charts is not None:
             charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, nothing runs
         from coterie.cli.live_cells import watch_cells
-        from coterie.cli.printing import say
         from coterie.report.comparison.compare import compare as run_comparison
-        from coterie.studies.compare import effort
     place = parent / comparison.name
     which = cast("Which", baselines or ("done" if quiet else "cheap"))
     more = ["--tune", str(trials)] if trials else []
@@ -185,8 +183,6 @@ def compare(
     more += ["--baselines", baselines] if baselines else []
     again = shlex.join(["coterie", "compare", str(place), *more])
     again += allow_flags(find_paths(comparison.tables()).values())
-    for sentence in [] if quiet else effort.foresee(comparison):
-        say(f"note: {sentence}")
     with exit_on_interrupt(f"interrupted; what is finished is kept, go on with: {again}"):
         with watch_cells(quiet, holds_notes=True) as observer:
             compared = run_comparison(

@@ -67,13 +67,13 @@ class CellLines(Watcher):
         self._heard, self._heard_at = 0, 0.0
         """How many rounds have ended while somebody watched, and when the first did."""
         self._notes: list[tuple[Cell, str]] = []
-        self._has_tried = False
+        self._has_tried = self._has_said_all = False
         self._runs: dict[str, int] = {}
         """The place of each run in the order of the comparison, which is not that in which runs end."""
         self._told: set[str] = set()
         self._told_kinds: set[tuple[str, str]] = set()
 
-    def later(self, rounds: int) -> None:
+    def later(self, rounds: int | None) -> None:
         self._later = rounds
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
@@ -86,7 +86,6 @@ class CellLines(Watcher):
                 self._runs.setdefault(cell.key, len(self._runs))
         self._reached: dict[str, tuple[RunMetric, float]] = {}
         self._running: dict[str, Cell] = {}
-        is_first_stage = self._later is not None and not self._most_left
         if self._later is None:
             self._heard = self._most_left = 0
         self._most_left = max(self._most_left, self._rounds_left())
@@ -102,7 +101,8 @@ class CellLines(Watcher):
             there = f", of which {done} {'is' if done == 1 else 'are'} finished" if done else ""
             if self._later is None:
                 self.say(f"{what}{there}{each}")
-            elif is_first_stage:
+            elif not self._has_said_all:
+                self._has_said_all = True
                 self.say(f"about {count_of(self._most_left, 'round')} in all")
 
     def begun(self, cell: Cell) -> None:

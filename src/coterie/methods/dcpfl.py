@@ -300,8 +300,7 @@ class DCPFL(Method[DCPFLState]):
         late = self.t_start >= rounds
         return [
             f"at full participation t_start = {self.t_start}: rounds until then only measure, and more of them "
-            "where "
-            f"only some clients take part; this run has {rounds}"
+            f"where only some clients take part; this run has {rounds}"
         ] * late
 
     def final_warnings(self, state: DCPFLState, server: ServerView, rounds: int) -> list[str]:
@@ -323,8 +322,7 @@ class DCPFL(Method[DCPFLState]):
         if not self.has_ended(state.losses):
             return [
                 f"the rapid decrease of the loss was not seen to end in {count_of(rounds, 'round')}, so nothing "
-                "was tried "
-                f"(method.window = {self.window}, method.t_obv = {self.t_obv})"
+                f"was tried (method.window = {self.window}, method.t_obv = {self.t_obv})"
             ]
         if next_cut(state.tree, state.tried, self.step) is None:
             return ["no groups came about: no lower cut of the dendrogram divides the one group"]

@@ -19,13 +19,16 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
+from coterie.clients.data.read.preparation import advise_standardising
 from coterie.errors import BadInput, unknown
 from coterie.grouping.gains import choose_option
 from coterie.runs.folder.metrics import RunMetric
-from coterie.runs.schema.experiment import Experiment, check
+from coterie.runs.schema.experiment import Experiment, check, prepare
 from coterie.runs.schema.sections import make_name
+from coterie.runs.setup import load_federation
 from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import interval
@@ -171,8 +174,8 @@ class Constant:
 
     @property
     def is_beaten(self) -> bool:
-        """Whether the choice is clearly better; otherwise it may have learnt nothing."""
-        return self.gain[1] > 0
+        """Whether the choice is clearly better; otherwise it may have learnt nothing. One client says nothing."""
+        return not self.gain[1] <= 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +220,26 @@ class Choice:
     def best(self) -> Scored:
         """The candidate with the best mean, which a simpler one may tie with."""
         return next(one for one in self.scored if one.behind == 0 and not np.isnan(one.value))
+
+
+def bring_to_one_scale(asked: Experiment) -> tuple[Experiment, list[str]]:
+    """Return an experiment that standardises inputs of very unequal scale, and what is to be known of the data.
+
+    A table's columns are in units of their own, and training by gradients hardly hears the small ones. What says
+    itself whether inputs are standardised, hides what it learns, or has no data here stays as it is.
+    """
+    if asked.data.is_remote:
+        return asked, []
+    (one_model,) = select([ONE])
+    federation = load_federation(prepare(one_model.experiment(asked)))
+    notes, is_fixed = list(federation.notes), asked.data.standardise is not None or bool(asked.privacy.kind)
+    if is_fixed or federation.inputs.dtype != torch.float32:
+        return asked, notes
+    advice = advise_standardising(federation.inputs.numpy(), federation.preparation)
+    if not advice:
+        return asked, notes
+    said = f"{advice[0].partition(';')[0]}, so all inputs are brought to one scale (data.standardise = global)"
+    return asked.updated({"data.standardise": "global"}), [*(n for n in notes if n not in advice), said]
 
 
 def plan(
@@ -350,8 +373,10 @@ def choose(
     floor = None
     if constants is not None:
         name, by_client = constants
-        level = np.array([by_client[client] for client in table["client"]])
-        floor = Constant(name, float(level.mean()), interval(sign * (values[:, chosen] - level)))
+        known = [i for i, client in enumerate(table["client"]) if client in by_client]
+        level = np.array([by_client[table["client"][i]] for i in known])
+        if known:
+            floor = Constant(name, float(level.mean()), interval(sign * (values[known, chosen] - level)))
     experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
     if refit:
         experiment = experiment.updated({"data.validation": 0.0, "evaluation.on": "test"})

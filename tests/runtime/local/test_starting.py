@@ -10,12 +10,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 import coterie
-from coterie.models.networks import NETWORKS
 from coterie.runtime.local import pool
-from coterie.runtime.local.processes import hide_main
 
 ROOT = Path(__file__).parents[3]
 
@@ -105,18 +102,6 @@ def test_a_rule_and_a_loss_of_the_main_module(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout == "[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]\n" * 2
-
-
-@pytest.mark.parametrize("home", ["__main__", "elsewhere"])
-def test_the_main_module_is_hidden_unless_a_network_given_in_python_is_from_it(
-    home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(NETWORKS, "entries", dict(NETWORKS.entries))
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py")
-    NETWORKS.add_own("given:Net", type("Net", (nn.Module,), {"__module__": home}))
-    with hide_main([NETWORKS]):
-        assert (sys.modules["__main__"].__file__ is None) == (home != "__main__")
-    assert sys.modules["__main__"].__file__ == "script.py"
 
 
 def _in_a_daemon(pipe: Connection) -> None:

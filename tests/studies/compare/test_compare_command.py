@@ -140,8 +140,6 @@ def notes_on_both(printed: str) -> list[str]:
 def test_local_passes_are_counted_with_the_warm_up(terminal: Terminal) -> None:
     words = ["compare", "fedavg", "fesem(clusters=2, warm_up=6)", *SMALL, "--rounds", "3", "--seeds", "1"]
     printed = terminal(*words, "--name", "unequal").out
-    assert printed.startswith("note: ")  # before the first run
-    assert {"6", "1"} <= set(re.findall(r"\d+", printed.splitlines()[0].replace("warm_up=6", "")))
     folder = Path("comparisons/unequal")
     summary = pl.read_parquet(folder / "summary.parquet")
     fesem = "fesem(clusters=2, warm_up=6)"

@@ -497,6 +497,5 @@ def _note_invented_clients(experiment: Experiment) -> tuple[str, ...]:
     count = data.clients or DEFAULT_CLIENTS
     return (
         f"{data.name} does not name the client of a sample, so samples were dealt to {count_of(count, 'client')} "
-        "at "
-        "random; data.client names the column of the clients",
+        "at random; data.client names the column of the clients",
     )

@@ -148,20 +148,20 @@ class Convolution(Link):
 class MaxPool(Link):
     """Largest values of windows of images: of two by two, by comparing pairs, at a third of the general cost.
 
-    The largest of four is the first that is no smaller than the others, row by row, as in PyTorch.
+    The largest of four finite values is the first that is no smaller than the others, row by row, as in PyTorch.
     """
 
     kinds = (nn.MaxPool2d,)
     output_is_free = True
 
     def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
-        n, channels, height, width = x.shape
-        if self._settings() != [[2, 2], [2, 2], [0, 0], [1, 1], False] or height % 2 or width % 2:
+        if not self._is_in_fours(x):
             y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._settings())
             return y, (x, places)
-        pixels = x.permute(0, 2, 3, 1).reshape(-1, 2, channels)
+        n, channels, height, width = x.shape
+        pixels = x.permute(0, 2, 3, 1).reshape(-1, 2, channels).contiguous()
         rows, left = _larger(pixels, use.keep_activations)
-        y, above = _larger(rows.view(n * height // 2, 2, -1), use.keep_activations)
+        y, above = _larger(rows.view(n * height // 2, 2, width // 2 * channels), use.keep_activations)
         return y.view(n, height // 2, width // 2, channels).permute(0, 3, 1, 2), (x.shape, left, above)
 
     def backward(
@@ -173,6 +173,11 @@ class MaxPool(Link):
         (n, channels, height, width), left, above = saved
         rows = _divided(delta.permute(0, 2, 3, 1).reshape(above.shape), above)
         return _divided(rows.view(left.shape), left).view(n, height, width, channels).permute(0, 3, 1, 2), []
+
+    def _is_in_fours(self, x: Tensor) -> bool:
+        """Whether every pixel of images `[n, channels, height, width]` is in one window of two by two."""
+        plain = self._settings() == [[2, 2], [2, 2], [0, 0], [1, 1], False]
+        return plain and x.dim() == 4 and x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
 
     def _settings(self) -> list[Any]:
         m = self.module

@@ -14,7 +14,17 @@ from coterie.report.tables import Table
 from coterie.runs.folder.reading import RunResults
 from coterie.runs.schema import toml
 from coterie.runs.schema.experiment import Experiment
-from coterie.studies.auto import CANDIDATES, ONE, Choice, Scored, choose, count_trials, plan, select
+from coterie.studies.auto import (
+    CANDIDATES,
+    ONE,
+    Choice,
+    Scored,
+    bring_to_one_scale,
+    choose,
+    count_trials,
+    plan,
+    select,
+)
 from coterie.studies.compare.cells import Watcher
 from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.folder import choose_free_name
@@ -40,7 +50,7 @@ def auto(
     validation samples; see `coterie.studies.auto`. The choice is written into the comparison's folder as
     experiment.toml, and trains on the validation samples, too. `coterie.run(choice.experiment)` runs it.
 
-    Processes import a script again that defines, say, a method: there, call it under `if __name__ == "__main__":`.
+    In a script, call it under `if __name__ == "__main__":`, for the processes that it starts read the script again.
 
     Args:
         experiment: data, network and training. Its method is not looked at, nor is a learning rate.
@@ -56,6 +66,7 @@ def auto(
         KeyboardInterrupt: it was interrupted; the same call goes on.
     """
     candidates = select(only) if only else CANDIDATES
+    experiment, _ = bring_to_one_scale(experiment)
     comparison, left_out = plan(experiment, candidates=candidates, seeds=seeds, name=name)
     return run_plan(comparison, experiment, left_out, folder=folder, jobs=jobs, observer=observer)
 
@@ -129,7 +140,7 @@ def _score_constants(compared: Compared) -> tuple[str, dict[str, float]] | None:
     if not known:
         return None
     table = pl.concat(pl.DataFrame({"client": clients, "score": found.scores}) for clients, found in known)
-    means = table.group_by("client").agg(pl.col("score").mean())
+    means = table.fill_nan(None).group_by("client").agg(pl.col("score").mean()).drop_nulls()
     return known[0][1].name, dict(means.iter_rows())
 
 

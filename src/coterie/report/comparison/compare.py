@@ -27,7 +27,7 @@ def compare(
 ) -> Compared:
     """Run every cell of a comparison that is not finished, and write its tables and its page.
 
-    Processes import a script again that defines, say, a method: there, call it under `if __name__ == "__main__":`.
+    In a script, call it under `if __name__ == "__main__":`, for the processes that it starts read the script again.
 
     Args:
         comparison: a Comparison, or tables as in a comparison's TOML file.

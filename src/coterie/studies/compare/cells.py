@@ -24,14 +24,13 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from coterie.catalogue import Catalog
 from coterie.errors import BadInput
 from coterie.plugins import consent, current_folder_last, give
 from coterie.runs.folder.lock import lock_folder
 from coterie.runs.folder.metrics import RunMetric
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
-from coterie.runtime.local.processes import GUARD, UNGUARDED, hide_main
+from coterie.runtime.local.processes import CELL, GUARD, UNGUARDED
 from coterie.runtime.signals import defer_signals, ignore_interrupts
 from coterie.studies.compare.folder import find_finished
 from coterie.studies.compare.spec import Cell, key_of
@@ -44,7 +43,6 @@ STARTS = 3
 
 QUIET_SECONDS = 1.0
 """After so long a silence the observer may show that time passes."""
-_NAME = "coterie cell"
 _KILLED = -9
 """Exit code of a process that the system ended at once (SIGKILL)."""
 
@@ -61,8 +59,8 @@ class CellOutcome:
 class Watcher:
     """Watches cells being run; this one does nothing. Called in the parent process."""
 
-    def later(self, rounds: int) -> None:
-        """Before `started`: about how many rounds follow these cells, where they are one stage of many."""
+    def later(self, rounds: int | None) -> None:
+        """Before `started`: about how many rounds follow these cells; None where they are no stage of many."""
 
     def started(self, todo: Sequence[Cell], done: int) -> None:
         """Before the first cell: each that is to be run, and how many are finished already."""
@@ -237,8 +235,8 @@ class _Runner:
                 self._processes.append(self._kept.pop())
                 return
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name=_NAME)
-            with hide_main(Catalog.every), current_folder_last(), ignore_interrupts():
+            process = context.Process(target=_serve, args=(theirs, str(Path.cwd())), name=CELL)
+            with current_folder_last(), ignore_interrupts():
                 process.start()
             theirs.close()
             self._processes.append(CellProcess(process, ours))
@@ -247,7 +245,8 @@ class _Runner:
         """Leave an idle process to a later call; end it where there is none."""
         if self._kept is None:
             self._end(process)
-        else:
+            return
+        with defer_signals():
             self._processes.remove(process)
             self._kept.append(process)
 

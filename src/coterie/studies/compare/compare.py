@@ -127,6 +127,8 @@ def run_comparison(
         if tell_later is not None:
             tell_later(0)
         outcomes = run(comparison.cells())
+        if tell_later is not None:
+            tell_later(None)
         interrupted = any(outcome.status == "interrupted" for outcome in outcomes.values())
         left = _describe_left(comparison, where, outcomes) if interrupted else ""
         if not interrupted and where.done(comparison.cells()):

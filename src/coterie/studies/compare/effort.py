@@ -19,20 +19,6 @@ REMEDIES = {
 """What to do about it, by what the methods have as much of."""
 
 
-def foresee(comparison: Comparison) -> list[str]:
-    """Return what is known of it before the first run: that a method warms up for longer than others train."""
-    cells = [] if comparison.equal == "passes" else comparison.cells()
-    first = {cell.method: cell.experiment.resolved() for cell in reversed(cells) if not cell.is_adapted}
-    passes = {name: one.tables()["method"].get("warm_up") or one.training.epochs for name, one in first.items()}
-    long = [name for name, count in passes.items() if count > TOLERANCE * min(passes.values())]
-    return [
-        f"in the first round clients train {passes[name]:,} passes with {name} (method.warm_up), and "
-        f"{min(passes.values()):,} with other methods; {REMEDIES['rounds']}"
-        for name in long
-        if passes[name] != first[name].training.epochs
-    ]
-
-
 def describe(comparison: Comparison, summary: pl.DataFrame) -> list[str]:
     """Return a sentence for each setting in which the methods' clients trained on unequally many samples.
 

@@ -212,7 +212,7 @@ def tune(
     pool: Path,
     sampler: str = GRID,
     prune: bool = False,
-    tell_later: Callable[[int], None] | None = None,
+    tell_later: Callable[[int | None], None] | None = None,
 ) -> tuple[Comparison, pl.DataFrame]:
     """Return the comparison with the best settings of each method in each setting.
 

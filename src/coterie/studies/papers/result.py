@@ -325,7 +325,7 @@ def _find_commit() -> dict[str, str]:
     root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return {}
-    words = ["git", "-C", str(root), "rev-parse", "--short=8", "HEAD"]
+    words = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty"]
     try:
         return {"commit": subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()}
     except (OSError, subprocess.CalledProcessError):

@@ -104,12 +104,13 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
             except BadInput as error:
                 found[file.name] = error
         sound = len(members) - len(found)
-        if found and sound > len(found):
-            right = f"the other {sound} files in {path} are sound; mend this one, or move it out of the folder"
-            raise BadInput([f"{wrong.problems[0].partition('; ')[0]}, and {right}" for wrong in found.values()])
         if found:
             first, *others = found
-            more = [f"{len(others)} more files in {path} are wrong, too: {shorten(others)}"] if others else []
+            more = [f"{len(others)} more files in {path} cannot be read: {shorten(others)}"] if others else []
+            if sound > len(found):
+                more.append(
+                    f"the other {sound} files in {path} are sound; mend {shorten([*found])}, or move it away"
+                )
             raise BadInput([*found[first].problems, *more], [*found[first].told, *more])
         return True
     if arrays := _array_files(path):

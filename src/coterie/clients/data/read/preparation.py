@@ -165,8 +165,7 @@ def _refuse_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_l
             f"{columns.where}: column {name} has {count_of(count, 'text')} among its numbers, the first is "
             f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty",
             told=f"column {name} has {count_of(count, 'text')} among its numbers; make all of them numbers, or "
-            "leave them "
-            "empty",
+            "leave them empty",
         )
     all_numbers = not count and there.n_unique() > MOST_LEVELS
     if all_numbers or (is_left_out and are_separated_numbers(there)):
