@@ -96,7 +96,7 @@ def auto(
     if train:
         from coterie.cli.run import train as train_and_report
 
-        train_and_report(choice.experiment.updated({"run.folder": folder}), None, False, "none")
+        train_and_report(choice.experiment.updated({"run.folder": folder}), None, False)
         return
     from coterie.cli.printing import say
 
