@@ -227,7 +227,7 @@ def test_the_worst_tenth_has_an_interval(tmp_path: Path, measure: str) -> None:
     value = f"{100 * row['worst10_mean']:.2f}"
     sd = f" ± {100 * row['worst10_sd']:.2f}" if measure == "worst10" else ""
     assert f"{value}{sd} ({100 * low:.0f} to {100 * high:.0f})" in text.replace("\u00a0", " ")
-    assert (f"{100 * low:.1f}% to {100 * high:.1f}%" in headline(view)) == (measure == "worst10")
+    assert (f"{100 * low:.2f}% to {100 * high:.2f}%" in headline(view)) == (measure == "worst10")
     assert "\u00a0to\u00a0" not in to_markdown(summary, plan, frames.metrics)
 
 

@@ -119,8 +119,8 @@ def test_the_finding_is_that_of_the_runs(comparison: Comparison, frames: Frames,
     apart = values[best] - values["FedAvg"]
     low, high = stats.t.interval(0.95, 2, apart.mean(), stats.sem(apart))
     said = headline(view(comparison, frames))
-    shown = [f"{values[best].mean():.1%}", f"{values['FedAvg'].mean():.1%}", "FedAvg"]
-    shown += [f"{100 * number:+.1f}" for number in (apart.mean(), low, high)]
+    shown = [f"{values[best].mean():.2%}", f"{values['FedAvg'].mean():.2%}", "FedAvg"]
+    shown += [f"{100 * number:+.2f}" for number in (apart.mean(), low, high)]
     assert re.search(".*".join(map(re.escape, [best, *shown, "3 seeds"])), said)
     assert ("beyond chance" in said) == (low > 0 or high < 0)
     text = Reader(written).text

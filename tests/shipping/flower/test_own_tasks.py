@@ -48,5 +48,5 @@ def test_real_clients_learn_a_task(task: str, declared: int, metric: str, tmp_pa
 
 @pytest.mark.medium
 def test_clients_that_hold_other_outputs_are_told(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"1 targets.* 2"):
+    with pytest.raises(RuntimeError, match=r"1 target.* 2"):
         run(tmp_path, "regression", 2)

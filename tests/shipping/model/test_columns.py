@@ -56,7 +56,7 @@ def accuracy(terminal: Terminal, *words: str) -> tuple[float, str]:
     code, out, err = terminal("predict", *words)
     assert code == 0, err
     found = next(line for line in out.splitlines() if line.startswith("accuracy "))
-    return float(found.split()[1].rstrip(":")), out
+    return float(found.split()[1].rstrip(":%")) / 100, out
 
 
 @pytest.mark.medium
