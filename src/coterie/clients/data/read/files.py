@@ -106,12 +106,13 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
         sound = len(members) - len(found)
         if found:
             first, *others = found
+            said = [found[first].problems, found[first].told]
             more = [f"{len(others)} more files in {path} cannot be read: {shorten(others)}"] if others else []
-            if sound > len(found):
-                more.append(
-                    f"the other {sound} files in {path} are sound; mend {shorten([*found])}, or move it away"
-                )
-            raise BadInput([*found[first].problems, *more], [*found[first].told, *more])
+            if sound > len(found):  # then no setting is at fault, whatever the advice behind a semicolon says
+                said = [[text.partition("; ")[0] for text in texts] for texts in said]
+                wrong = shorten([*found])
+                more.append(f"the other {sound} files in {path} are sound; mend {wrong}, or move it away")
+            raise BadInput([*said[0], *more], [*said[1], *more])
         return True
     if arrays := _array_files(path):
         return _keys(list(arrays), path, labelled, named)[1]["client"] is not None
