@@ -39,8 +39,7 @@ from benchmarks.document_sections import markdown
 from benchmarks.kept_cells import fill_marks
 from benchmarks.measuring import machine
 from benchmarks.smoke import Arguments, pick_two
-from coterie.errors import BadInput, unknown
-from coterie.report.numbers import count_of
+from coterie.errors import BadInput, count_of, unknown
 from coterie.runs.folder.files import write_whole
 from coterie.runs.schema.experiment import Experiment
 from coterie.studies.compare.spec import key_of

@@ -83,9 +83,9 @@ def auto(
             from coterie.runs.schema.names import find_paths
             from coterie.studies.auto import CANDIDATES, bring_to_one_scale, plan, select
         candidates = select([label.strip() for label in only.split(",")]) if only else CANDIDATES
-        plan(experiment, candidates=candidates, seeds=count or 3, name=name)[0].check(into)
         experiment, notes = bring_to_one_scale(experiment)
         comparison, left_out = plan(experiment, candidates=candidates, seeds=count or 3, name=name)
+        comparison.check(into)
     with exit_on_interrupt("interrupted; what is finished is kept, and the same command goes on"):
         with watch_cells(False) as observer:
             assert isinstance(observer, CellLines)

@@ -108,7 +108,7 @@ def _compare_by_group(one: Result, other: Result) -> list[str]:
     """Return a line for each group that `other` found, with its clients' mean accuracy at the end of both runs."""
     import polars as pl
 
-    from coterie.report.numbers import count_of
+    from coterie.errors import count_of
 
     last = [run.clients.filter(pl.col("round") == run.clients["round"].max()) for run in (one, other)]
     beside = last[1].join(last[0], on="client", suffix="_one")

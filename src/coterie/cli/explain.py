@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.options import What, make_experiment, with_options
-from coterie.report.numbers import count_of, significant, volume
+from coterie.errors import count_of
+from coterie.report.numbers import significant, volume
 from coterie.report.tables import Table, to_rich
 
 if TYPE_CHECKING:

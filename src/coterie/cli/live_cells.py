@@ -14,7 +14,8 @@ from rich.text import Text
 
 from coterie.cli.live import format_clock
 from coterie.cli.printing import EscapingConsole
-from coterie.report.numbers import count_of, measured
+from coterie.errors import count_of
+from coterie.report.numbers import measured
 from coterie.runs.folder.metrics import RunMetric
 from coterie.studies.compare.cells import CellOutcome, Watcher
 from coterie.studies.compare.notes import gather_notes

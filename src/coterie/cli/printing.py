@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from coterie.errors import escape_lines, print_escaped
-from coterie.report.numbers import count_of, decimals, measured, volume
+from coterie.errors import count_of, escape_lines, print_escaped
+from coterie.report.numbers import decimals, measured, volume
 
 if TYPE_CHECKING:
     from coterie.runs.events import Result

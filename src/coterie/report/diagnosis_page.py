@@ -12,10 +12,11 @@ from coterie.advice.diagnose.advice import Suggestion
 from coterie.advice.diagnose.diagnosis import Diagnosis, Membership
 from coterie.advice.diagnose.pay import TITLES, Pay
 from coterie.advice.diagnose.signals import say_p
+from coterie.errors import count_of
 from coterie.grouping.halves import PairingTest
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import Figure, rows, with_style
-from coterie.report.numbers import MISSING, count_of, volume
+from coterie.report.numbers import MISSING, volume
 from coterie.report.rendering import render_page
 from coterie.report.tables import Table
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from coterie.errors import count_of
 from coterie.report.gains import (
     MOST_CLIENTS,
     Ends,
@@ -23,7 +24,7 @@ from coterie.report.gains import (
     say_visible,
     write_gain,
 )
-from coterie.report.numbers import MISSING, capital, count_of, join_words, measured
+from coterie.report.numbers import MISSING, capital, join_words, measured
 from coterie.report.tables import Table
 from coterie.report.uncertainty import wilson_interval
 from coterie.report.why_groups import settled_rounds

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from coterie.report.numbers import FINEST, MISSING, count_of, signed, significant
+from coterie.errors import count_of
+from coterie.report.numbers import FINEST, MISSING, signed, significant
 from coterie.report.uncertainty import (
     DRAWS,
     join_intervals,

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from math import floor, isfinite, isnan, log10
 from typing import Protocol
 
-from coterie.errors import count_of as count_of
-
 
 class Unit(Protocol):
     """What is known of a metric, or of a column that sums one up, when its values are written."""

@@ -17,9 +17,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from coterie.errors import count_of
 from coterie.report.drawing.figure import Figure
 from coterie.report.drawing.saving import language_version, specification
-from coterie.report.numbers import capital, count_of
+from coterie.report.numbers import capital
 from coterie.report.tables import Markdown, escape_markdown, to_markdown
 from coterie.runs.folder.files import write_whole
 

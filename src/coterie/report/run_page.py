@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
 from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth, floats
-from coterie.report.numbers import MISSING, capital, count_of, decimals, measured, percent, versus, volume
+from coterie.report.numbers import MISSING, capital, decimals, measured, percent, versus, volume
 from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten

@@ -10,8 +10,9 @@ import polars as pl
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from coterie.errors import count_of
 from coterie.report.drawing.figure import thin
-from coterie.report.numbers import MISSING, count_of, decimals, measured, volume
+from coterie.report.numbers import MISSING, decimals, measured, volume
 from coterie.report.tables import Table, fit, to_rich
 from coterie.runs.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
 from coterie.runs.folder.reading import MEGABYTE, RunResults, method_name, read_runs

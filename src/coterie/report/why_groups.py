@@ -9,10 +9,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from coterie.errors import count_of
 from coterie.randomness import stream
 from coterie.report.charts.groups import keep_group_numbers
 from coterie.report.drawing.png import embed_png
-from coterie.report.numbers import MISSING, alike, count_of, decimals, join_words, percent
+from coterie.report.numbers import MISSING, alike, decimals, join_words, percent
 from coterie.report.tables import Table
 from coterie.runs.folder.group_traits import InputMeans, LayerDistances
 from coterie.runs.folder.reading import RunResults

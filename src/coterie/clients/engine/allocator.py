@@ -23,8 +23,8 @@ def retain_freed_memory() -> None:
 
     Activations and gradients of several megabytes come and go in every step. Usually glibc gives them back to the
     system and asks anew, and the system writes zeros into every page: a tenth of the time of a CNN's step, and
-    more than a product needs that writes a gradient. In pages of 2 MiB the processor finds their addresses sooner:
-    another 3 % of that step. Does nothing where there is no glibc.
+    more than a product needs that writes a gradient. In pages of 2 MiB the processor finds their addresses sooner.
+    Does nothing where there is no glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -146,7 +146,7 @@ class Convolution(Link):
 
 
 class MaxPool(Link):
-    """Largest values of windows of images: of two by two, by comparing pairs, at a third of the general cost.
+    """Largest values of windows of images: of two by two, by comparing pairs, which is faster.
 
     The largest of four finite values is the first that is no smaller than the others, row by row, as in PyTorch.
     """

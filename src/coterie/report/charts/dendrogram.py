@@ -10,10 +10,11 @@ import numpy.typing as npt
 import polars as pl
 from scipy.cluster.hierarchy import dendrogram, fcluster, is_valid_linkage
 
+from coterie.errors import count_of
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
 from coterie.report.drawing.marks import DASHED, PLAIN, THRESHOLD
-from coterie.report.numbers import count_of, significant
+from coterie.report.numbers import significant
 from coterie.runs.folder.reading import RunResults
 
 MOST_TIPS = 120

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
+from coterie.errors import count_of
 from coterie.report.drawing.colours import of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows
 from coterie.report.drawing.marks import SEAM, stretches
-from coterie.report.numbers import count_of, significant
+from coterie.report.numbers import significant
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.reading import RunResults
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import altair as alt
 import polars as pl
 
+from coterie.errors import count_of
 from coterie.report.drawing.colours import of_groups
 from coterie.report.drawing.figure import Chart, Figure, rows, thin
 from coterie.report.drawing.marks import (
@@ -24,7 +25,7 @@ from coterie.report.drawing.marks import (
     rules,
     value_axis,
 )
-from coterie.report.numbers import count_of, join_words, significant
+from coterie.report.numbers import join_words, significant
 from coterie.runs.folder.reading import RunResults
 
 MOST_PLAIN = 24

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import polars as pl
 
+from coterie.errors import count_of
 from coterie.report.comparison.compare import compare
 from coterie.report.each_client import find_constant
-from coterie.report.numbers import count_of, measured, signed, versus, volume
+from coterie.report.numbers import measured, signed, versus, volume
 from coterie.report.tables import Table
 from coterie.runs.folder.reading import RunResults
 from coterie.runs.schema import toml

@@ -5,12 +5,13 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from coterie.errors import count_of
 from coterie.report.comparison.view import View
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
 from coterie.report.drawing.marks import PLAIN, colour
 from coterie.report.gains import floats, gain_over
-from coterie.report.numbers import MISSING, count_of, decimals, join_words, signed, significant
+from coterie.report.numbers import MISSING, decimals, join_words, signed, significant
 from coterie.report.tables import Table
 
 MOST_DOTS = 2500

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from coterie.errors import count_of
 from coterie.report.comparison.client_gains import (
     OTHER,
     are_same_people,
@@ -30,7 +31,7 @@ from coterie.report.gains import (
     say_visible,
     write_gain,
 )
-from coterie.report.numbers import MISSING, capital, count_of, join_words, measured
+from coterie.report.numbers import MISSING, capital, join_words, measured
 from coterie.report.tables import Table
 from coterie.runs.folder.metrics import RunMetric
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from coterie.errors import count_of
 from coterie.report.comparison.client_gains import count_by_method, describe_loss, pair_clients
 from coterie.report.comparison.view import View, difference, relative, value
-from coterie.report.numbers import count_of, decimals, join_words, volume
+from coterie.report.numbers import decimals, join_words, volume
 from coterie.studies.compare.table import interval
 
 ALIKE = 0.02

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.report.comparison.charts import draw_setting
 from coterie.report.comparison.client_gains import GAINS, gains_table
 from coterie.report.comparison.each_client import describe_clients
@@ -17,7 +17,7 @@ from coterie.report.comparison.table import columns_of, explain_worst_tenth, not
 from coterie.report.comparison.view import View, value, views
 from coterie.report.drawing.figure import Figure
 from coterie.report.gains import MOST_CLIENTS
-from coterie.report.numbers import alike, capital, count_of, decimals, join_words
+from coterie.report.numbers import alike, capital, decimals, join_words
 from coterie.report.rendering import render_page
 from coterie.report.tables import Table, capitalise, flatten
 from coterie.runs.folder.files import write_whole

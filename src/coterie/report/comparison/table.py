@@ -9,10 +9,11 @@ import polars as pl
 from rich.console import Group
 from rich.text import Text
 
+from coterie.errors import count_of
 from coterie.report import tables
 from coterie.report.comparison.view import View
 from coterie.report.gains import write_interval
-from coterie.report.numbers import MISSING, alike, capital, count_of, decimals, significant
+from coterie.report.numbers import MISSING, alike, capital, decimals, significant
 from coterie.report.tables import Table, escape_markdown, fit
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, MACRO, Metric, RunMetrics
 from coterie.runs.folder.reading import MEGABYTE

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import BadInput
-from coterie.report.numbers import MISSING, count_of
+from coterie.errors import BadInput, count_of
+from coterie.report.numbers import MISSING
 from coterie.report.rendering import render_document
 from coterie.report.reproduction.claims import (
     PUBLISHED_SIZE,

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from coterie.errors import count_of
 from coterie.report.comparison.page import Published
 from coterie.report.drawing.figure import Figure
-from coterie.report.numbers import MISSING, capital, count_of, join_words
+from coterie.report.numbers import MISSING, capital, join_words
 from coterie.report.reproduction.claims import claims_table, count_verdicts
 from coterie.report.reproduction.words import duration, mean_and_sd, sentence
 from coterie.report.tables import Table

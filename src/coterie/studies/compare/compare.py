@@ -108,11 +108,12 @@ def run_comparison(
             ended.update(outcomes)
             return outcomes
 
-        is_staged = tune is not None and (prune or sampler != GRID)
-        tell_later = observer.later if observer is not None and is_staged else None
+        watcher, is_staged = observer or Watcher(), tune is not None and (prune or sampler != GRID)
         if tune is not None:
             try:
-                comparison, trials = tuning.tune(comparison, tune, run, where.pool, sampler, prune, tell_later)
+                comparison, trials = tuning.tune(
+                    comparison, tune, run, where.pool, sampler, prune, watcher.later if is_staged else None
+                )
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
                 runs = _count_cells(comparison)
@@ -124,11 +125,9 @@ def run_comparison(
             where.write_comparison(comparison)
         elif not comparison.tuned:  # remove the trials of a comparison that was here before
             (where.path / "tuning.parquet").unlink(missing_ok=True)
-        if tell_later is not None:
-            tell_later(0)
+        watcher.later(0 if is_staged else None)
         outcomes = run(comparison.cells())
-        if tell_later is not None:
-            tell_later(None)
+        watcher.later(None)
         interrupted = any(outcome.status == "interrupted" for outcome in outcomes.values())
         left = _describe_left(comparison, where, outcomes) if interrupted else ""
         if not interrupted and where.done(comparison.cells()):
@@ -143,10 +142,7 @@ def run_comparison(
             sentences = dict.fromkeys(outcome.sentence for outcome in outcomes.values())
             raise BadInput([f"no cell is finished: {sentence}" for sentence in sentences])
         end_processes(kept)
-        if observer is not None:
-            observer.phase(
-                "reading the runs, and writing tables and a page" if write_report else "reading the runs"
-            )
+        watcher.phase("reading the runs, and writing tables and a page" if write_report else "reading the runs")
         comparison = comparison.measured_by(shared_metrics(done.values()))
         frames = measure_cells(comparison, done)
         summary = table.summarise(comparison, frames)
