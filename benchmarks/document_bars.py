@@ -144,16 +144,30 @@ def faster(workload: str, bar: float, way: str = "coterie", *, best: bool) -> Ju
     return judge
 
 
-def no_larger(workload: str, *, best: bool) -> Judge:
-    """Peak memory beside pfl's and one model for each worker."""
+def held_below(workload: str, most: float | None = None) -> Judge:
+    """Peak memory beside so many MiB, or beside pfl's in one process."""
 
     def judge(rows: Rows) -> Judged | None:
-        mine, its = _way(rows, workload, "coterie"), _pfl(rows, workload, best)
-        if mine is None or its is None:
+        mine, its = _way(rows, workload, "coterie"), _pfl(rows, workload, best=False)
+        if mine is None or (most is None and its is None):
             return None
-        bar = its["memory_mib"] + mine["processes"] * mine["parameters"] * 4 / 2**20
-        memory = mine["memory_mib"]
-        return Judged(memory, memory, memory, bar, le, f"{memory:,.0f} MiB; pfl and the models {bar:,.0f} MiB")
+        memory, beside = mine["memory_mib"], ""
+        bar = most
+        if bar is None:
+            assert its is not None
+            bar, beside = its["memory_mib"], f"; pfl {its['memory_mib']:,.0f} MiB"
+        return Judged(memory, memory, memory, bar, le, f"{memory:,.0f} MiB{beside}")
+
+    return judge
+
+
+def of_a_plain_loop(bar: float) -> Judge:
+    """The module that is farthest from a plain loop over the same samples."""
+
+    def judge(rows: Rows) -> Judged | None:
+        some = [row for row in rows if "of_plain" in row]  # not those that compare engines
+        worst = _worst(some, "of_plain", bar, ge, lambda row: row["module"], "{:.2f}".format)
+        return _counted(some, worst, "of_plain", "modules; least")
 
     return judge
 

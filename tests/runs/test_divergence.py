@@ -16,6 +16,7 @@ from coterie.runs import loop
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.schema.experiment import Experiment
+from coterie.runs.schema.names import build_method
 from tests.commandline import Terminal
 from tests.interrupted import Stopping
 
@@ -33,9 +34,11 @@ TABLES = pl.DataFrame(
 FAILURES = pl.DataFrame(schema={"round": pl.Int32, "client": pl.Int32, "reason": pl.String})
 
 
-def begin(classes: int = 10) -> Divergence:
+def begin(classes: int = 10, method: str = "fedavg") -> Divergence:
     run: Any = SimpleNamespace(
-        federation=SimpleNamespace(names=NAMES, classes=classes), experiment=Experiment(training={"lr": 0.5})
+        federation=SimpleNamespace(names=NAMES, classes=classes),
+        experiment=Experiment(training={"lr": 0.5}),
+        method=build_method(Experiment(method=method).method),
     )
     return Divergence(run)
 
@@ -50,6 +53,14 @@ def watch(*losses: list[float], classes: int = 10, tested: np.ndarray = EVERYBOD
 def test_ordinary_training_is_no_divergence() -> None:
     assert watch([2.3] * 5, [0.1, 9.0, 0.4, 1.0, 20.0]).sentences() == []
     assert watch([900.0] * 5, [80_000.0] * 5, classes=0).sentences() == []  # errors may be large, in their unit
+
+
+@pytest.mark.parametrize(("method", "key"), [("fedavg", "training.lr"), ("fedsgd", "method.lr"), ("lbfgs", "")])
+def test_what_to_try_is_a_setting_that_the_method_heeds(method: str, key: str) -> None:
+    found = begin(method=method)
+    found.note_evaluation(1, np.full(5, float("nan")), EVERYBODY, EVERYBODY)
+    (said,) = found.sentences()
+    assert re.findall(r"\b\w+\.lr\b", said) == [key] * bool(key)
 
 
 def test_who_has_no_numbers_since_when_and_what_to_try() -> None:

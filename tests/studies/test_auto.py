@@ -12,9 +12,10 @@ import coterie
 from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.report.comparison.auto import CHOSEN, describe
+from coterie.report.comparison.compare import compare
 from coterie.runs.schema.experiment import Experiment, prepare
 from coterie.runs.setup import load_federation
-from coterie.studies.auto import CANDIDATES, bring_to_one_scale, count_trials, plan
+from coterie.studies.auto import CANDIDATES, Candidate, bring_to_one_scale, choose, count_trials, plan, select
 from tests.commandline import Terminal
 
 
@@ -90,6 +91,19 @@ def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     assert {folder.name for folder in (path.parent / "cells").iterdir()} == finished
     (run,) = [folder for folder in Path("runs").iterdir() if folder.is_dir()]
     assert coterie.RunFolder(run).experiment()["method"]["name"] == chosen.method.name
+
+
+def test_a_candidate_that_diverged_for_all_is_not_chosen(tmp_path: Path, forked_cells: None) -> None:
+    tables: Any = {"method": {"name": "fedavg"}, "network": {"name": "linear"}, "training": {"lr": 1e4}}
+    wild = Candidate("wild", "one model, by far too large steps", tables, ())
+    candidates = (*select(["fedavg"]), wild)
+    asked = quick()
+    comparison, _ = plan(asked, candidates=candidates, seeds=1)
+    compared = compare(comparison, folder=tmp_path, jobs=1, tune=count_trials(comparison, candidates))
+    assert any(label.startswith("wild") for label in compared.diverged)
+    choice = choose(compared, asked, candidates=candidates)
+    assert [one.candidate.label for one in choice.scored] == ["fedavg"]
+    assert any("wild" in sentence for sentence in choice.left_out)
 
 
 def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:

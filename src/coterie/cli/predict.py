@@ -35,9 +35,11 @@ The model comes from a run's last checkpoint, from a client's state folder on
 a real federation, or from a file that [bold]coterie export[/] wrote. A client's model
 is the one that it was evaluated with. Data need no labels; if they have
 labels, the accuracy or the task's metrics are printed too. If the data name
-each sample's client, that client's model predicts the sample. [bold]--out[/] writes
-beside each prediction the sample's row, its client, the columns that [bold]--keep[/]
-names, and whose model predicted it.
+each sample's client, that client's model predicts the sample. A client whom
+the run does not know gets the model of the only group; if there are several
+groups, its samples are left out. [bold]--out[/] writes beside each prediction the
+sample's row, its client, the columns that [bold]--keep[/] names, and whose model
+predicted it.
 """
 
 ModelSource = Annotated[
@@ -107,7 +109,7 @@ def predict(
             import_modules(imports or ())
             models, notes = client_models(run, clients)
             if out is not None:
-                predicting.check_table(models[0], out)
+                predicting.check_table(next(filter(None, models)), out)
             predicted, further = predicting.predict_each(models, data, kept)
         else:
             trained, notes = loaded or load_model(what, folder, client, number, imports)

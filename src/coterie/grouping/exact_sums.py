@@ -230,7 +230,7 @@ class ExactSums:
                 if is_empty:
                     sums[columns] = found
                 else:
-                    sums[columns] += found
+                    sums[columns].add_(found)  # `+=` would also write the sum over itself
         self.table[group, -2], self.table[group, -1] = weight + sum(weights), count + len(models)
 
     def together(self) -> ExactSums:

@@ -145,7 +145,13 @@ class OwnEntry(Entry):
         try:
             checked = self.schema.model_validate(given)
         except ValidationError as error:
-            raise BadInput(sentences(error, prefix, list(self.schema.model_fields), self.name)) from None
+            problems = sentences(error, prefix, list(self.schema.model_fields), self.name)
+            if any(item["type"] == "missing" for item in error.errors(include_url=False)):
+                problems.append(
+                    "of the parameters of a network of your own, Coterie fills in features (the shape of a sample) "
+                    "and classes or num_classes (the number of outputs); --set network.NAME=VALUE sets another"
+                )
+            raise BadInput(problems) from None
         values = {name: getattr(checked, name) for name in self.schema.model_fields}
         values |= checked.model_extra or {}
         return {name: value for name, value in values.items() if name in given or _is_plain(value)}

@@ -346,6 +346,11 @@ def choose(
     tried = [candidate for candidate in candidates if candidate.label in comparison.rows]
     # Without one model for all there is nothing to gain over.
     sound = [one for one in tried if one.label in table.columns and table[one.label].is_finite().all()]
+    done = compared.folder.done(comparison.cells())
+    diverged = {
+        cell.method for cell in comparison.cells() if cell.key in done and done[cell.key].diverged_for_all()
+    }
+    sound = [one for one in sound if one.label not in diverged or one.label == ONE]
     lost += [f"{one.label} was left out: its runs failed, or diverged" for one in tried if one not in sound]
     # What most seeds leave in one group is the simpler one there, and would win by its rate or by chance.
     groups = dict(frames.cells.group_by("method").agg(pl.col("groups").median()).iter_rows())
@@ -380,9 +385,8 @@ def choose(
     experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
     if refit:
         experiment = experiment.updated({"data.validation": 0.0, "evaluation.on": "test"})
-    done = [
-        compared.folder.cell(path.name).rounds() for path in sorted(compared.folder.pool.iterdir()) if path.is_dir()
-    ]
+    pool = sorted(path.name for path in compared.folder.pool.iterdir() if path.is_dir())
+    runs = [compared.folder.cell(name).rounds() for name in pool]
     return Choice(
         experiment,
         scored[chosen],
@@ -393,9 +397,9 @@ def choose(
         len(values),
         lost,
         compared.folder.path,
-        len(done),
-        sum(int((rounds["up_bytes"] + rounds["down_bytes"]).sum()) for rounds in done),
-        sum(float(rounds["seconds"].sum()) for rounds in done),
+        len(runs),
+        sum(int((rounds["up_bytes"] + rounds["down_bytes"]).sum()) for rounds in runs),
+        sum(float(rounds["seconds"].sum()) for rounds in runs),
     )
 
 

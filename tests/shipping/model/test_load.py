@@ -70,6 +70,18 @@ def test_each_row_is_answered_by_the_model_of_its_own_client(tmp_path: Path) -> 
     assert found.height == 160
 
 
+@pytest.mark.parametrize(("method", "answered"), [("local-only", 120), ("fedavg", 160)])
+def test_a_client_unknown_to_the_run_costs_no_others_prediction(tmp_path: Path, method: str, answered: int) -> None:
+    trained = coterie.load(train(tmp_path, method=method).folder)
+    frame = pl.read_csv(tmp_path / "clients.csv")
+    known = trained.predict(frame).table()
+    found = trained.predict(frame.with_columns(client=pl.col("client").replace(1, 9))).table()
+    assert found.height == answered
+    # Rows 40 to 79 are the stranger's; all others keep their numbers.
+    own = [table.filter(~pl.col("row").is_between(40, 79))["row", "predicted"] for table in (known, found)]
+    assert own[0].equals(own[1])
+
+
 def test_a_frame_is_predicted_as_its_file_is(tmp_path: Path) -> None:
     trained = coterie.load(train(tmp_path, method="local-only").folder)
     found, frame = trained.predict(tmp_path / "clients.csv").table(), pl.read_csv(tmp_path / "clients.csv")

@@ -173,8 +173,14 @@ def _difference(choice: Choice, worse: Scored, better: Scored) -> str:
 
 
 def _behind(choice: Choice, one: Scored) -> str:
-    behind, error = (_signed(choice, each).lstrip("+") for each in (one.behind, one.error))
-    return f"{behind} ± {error}" if one.behind else ""
+    """Write how far a candidate is behind, finely enough to tell it from its error where it does not tie."""
+    if not one.behind:
+        return ""
+    pair = one.behind, one.error
+    behind, error = (_signed(choice, each).lstrip("+") for each in pair)
+    if behind == error and not one.ties and choice.metric.is_share:
+        behind, error = (f"{100 * each:.3f}" for each in pair)
+    return f"{behind} ± {error}"
 
 
 def _unit(choice: Choice) -> str:

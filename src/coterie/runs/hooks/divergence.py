@@ -105,11 +105,19 @@ class Divergence(Hook):
             (self._left_out, "training gave NaN or infinite values, which were left out"),
         )
         return [
-            f"training diverged for {self._who(since)}: {what}, since round {min(since.values())}; try a smaller "
-            f"training.lr (it is {self.run.experiment.training.lr:g}), and features and targets of standard size"
+            f"training diverged for {self._who(since)}: {what}, since round {min(since.values())}; try "
+            f"{self._remedy()}"
             for since, what in ways
             if since
         ]
+
+    def _remedy(self) -> str:
+        sizes, method = "features and targets of standard size", self.run.method
+        if not method.uses_training:
+            return sizes
+        own = getattr(method, "lr", None)
+        key, lr = ("training.lr", self.run.experiment.training.lr) if own is None else ("method.lr", own)
+        return f"a smaller {key} (it is {lr:g}), and {sizes}"
 
     def _who(self, since: dict[int, int]) -> str:
         first = sorted(since, key=lambda client: (since[client], client))

@@ -69,7 +69,7 @@ class LoadedRun:
         """Return what models predict for a file, a folder, a named dataset or a frame, as `coterie predict` does.
 
         With neither a client nor a group, each row is answered by the model of its own client where the data name
-        clients whom the run trained.
+        clients whom the run trained. Rows of others get the model of the only group, or are left out.
 
         Args:
             data: as `coterie predict --data` takes it, or a frame of polars or pandas; labels are optional.

@@ -31,7 +31,7 @@ from coterie.clients.data.read.preparation import (
 from coterie.clients.data.read.tables import read_header, read_table, without_counters
 from coterie.clients.engine.engine import EVALUATION_BATCH
 from coterie.clients.tasks import Task
-from coterie.errors import BadInput, count_of
+from coterie.errors import BadInput, count_of, shorten
 from coterie.models.calling import takes_whole_numbers
 from coterie.models.features import format_shape
 from coterie.models.networks import channels_first
@@ -265,40 +265,51 @@ def clients_of(data: str | pl.DataFrame, named: Named = USUAL) -> list[str]:
 
 
 def predict_each(
-    models: Sequence[Trained], data: str | pl.DataFrame, keep: Sequence[str] = ()
+    models: Sequence[Trained | None], data: str | pl.DataFrame, keep: Sequence[str] = ()
 ) -> tuple[Predictions, tuple[str, ...]]:
-    """Predict every sample with the model of its client; return it with notes for the user.
+    """Predict samples, each with the model of its client; return the predictions with notes for the user.
 
     Args:
-        models: of the clients, in the order of `clients_of`.
+        models: of the clients, in the order of `clients_of`; samples of a client without one are left out.
         data: a file, a folder or a frame.
         keep: columns that stay beside the predictions.
 
     Raises:
         BadInput: as for `prepare_samples` and `predict`.
     """
-    named = named_for(models[0].about)
+    found = {client: model for client, model in enumerate(models) if model is not None}
+    first = next(iter(found.values())).about
+    named = named_for(first)
     columns = read_samples(data, named)
-    users, _ = number_users(columns)
+    users, names = number_users(columns)
     assert users is not None
+    assert names is not None
     outputs: list[Tensor] = []
-    found: list[NDArray[Any]] = []
+    targets: list[NDArray[Any]] = []
     rows: list[NDArray[np.int64]] = []
     notes: list[str] = []
-    for client, model in enumerate(models):
+    for client, model in found.items():
         own = users == client
         samples = prepare_samples(columns.take(own), model.about, keep)
         outputs.append(_run(model.network(), samples.inputs))
-        found += [] if samples.labels is None else [samples.labels]
+        targets += [] if samples.labels is None else [samples.labels]
         rows.append(np.flatnonzero(own))
         notes += samples.notes
-    order = np.argsort(np.concatenate(rows))
-    labels = np.concatenate(found)[order] if len(found) == len(models) else None
-    each = f"the models of {count_of(len(models), 'client')}, each for its own samples"
-    about = replace(models[0].about, whose=each if len(models) > 1 else models[0].about.whose)
+    answered = np.concatenate(rows)
+    order = np.argsort(answered)
+    answered = answered[order]
+    if strangers := [names[client] for client in range(len(models)) if client not in found]:
+        left_out = count_of(len(users) - len(answered), "sample")
+        notes.append(
+            f"left out: {left_out} of {count_of(len(strangers), 'client')} that the run does not know "
+            f"({shorten(strangers)}); --group N predicts with the model of a group"
+        )
+    labels = np.concatenate(targets)[order] if len(targets) == len(found) else None
+    each = f"the models of {count_of(len(found), 'client')}, each for its own samples"
+    about = replace(first, whose=each if len(found) > 1 else first.whose)
     whole = torch.cat(outputs)[torch.from_numpy(order)]
-    whose = np.array([model.about.whose for model in models])[users]
-    beside = _beside(_read_kept(data, columns, keep, named), whose)
+    whose = np.array([found[client].about.whose for client in users[answered]])
+    beside = _beside(_read_kept(data, columns, keep, named)[answered], whose).with_columns(row=answered)
     return conclude(about, about.build_task(), whole, labels, beside), _add_up(notes)
 
 

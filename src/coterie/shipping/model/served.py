@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -62,8 +62,9 @@ def trained_model(
     """
     if client is not None and group is not None:
         raise BadInput("a client and a group are asked for at once; name one of them")
-    (found,), notes = _restore_models(folder, [client], group, network, allow)
-    return found, notes
+    with _restore(folder, network, allow) as run:
+        found, notes = run.trained(client, group)
+        return found, [*run.notes, *notes]
 
 
 def client_models(
@@ -71,13 +72,33 @@ def client_models(
     clients: Sequence[str],
     network: nn.Module | Callable[..., Any] | None = None,
     allow: Iterable[str] = (),
-) -> tuple[list[Trained], list[str]]:
+) -> tuple[list[Trained | None], list[str]]:
     """Return the models of several clients, as `trained_model` does for one, and the notes on them.
 
+    A client whom the run does not know gets the model of the run's only group; None where it has several.
+
+    Args:
+        folder: of a run that `knows_one_of` them.
+        clients: their names.
+        network: as for `trained_model`.
+        allow: as for `trained_model`.
+
     Raises:
-        BadInput: the run cannot be taken up, or has no such client.
+        BadInput: the run cannot be taken up.
     """
-    return _restore_models(folder, clients, None, network, allow)
+    with _restore(folder, network, allow) as run:
+        known = run.session.population.names
+        found, notes = {name: run.trained(name) for name in clients if name in known}, run.notes
+        strangers = [name for name in clients if name not in found]
+        if strangers and (only := run.only_group()) is not None:
+            found |= dict.fromkeys(strangers, only)
+            unknown_to_it = count_of(len(strangers), "client")
+            notes.append(
+                f"{unknown_to_it} unknown to the run ({shorten(strangers)}): the only group's model predicts"
+            )
+        for _, more in found.values():
+            notes += [note for note in more if note not in notes]
+        return [found[name][0] if name in found else None for name in clients], notes
 
 
 def knows_one_of(run: RunFolder, clients: Sequence[str]) -> bool:
@@ -86,51 +107,20 @@ def knows_one_of(run: RunFolder, clients: Sequence[str]) -> bool:
     return federation is not None and not set(clients).isdisjoint(federation["name"].to_list())
 
 
-def _restore_models(
-    folder: RunFolder,
-    clients: Sequence[str | None],
-    group: int | None,
-    network: nn.Module | Callable[..., Any] | None = None,
-    allow: Iterable[str] = (),
-) -> tuple[list[Trained], list[str]]:
-    """Return the model of each client, or that of the group in the place of None, and the notes on all of them."""
+@contextmanager
+def _restore(
+    folder: RunFolder, network: nn.Module | Callable[..., Any] | None, allow: Iterable[str]
+) -> Iterator[_RestoredRun]:
+    """Restore a run from its last checkpoint, for as long as its models are taken from it."""
     experiment, moved = adapt_to_this_machine(Experiment.from_toml(folder.experiment_text() + "\n", allow))
-    own = experiment.data.is_remote
-    if own and clients[0] is not None:
-        raise _keeps_its_model(clients[0], folder.name)
     take_given(folder, experiment.network.name, network)
-    prepared = prepare(experiment)
+    prepared, own = prepare(experiment), experiment.data.is_remote
     with closing(Session(prepared, _restore_clients(folder, prepared) if own else None)) as session:
         notes = [*moved, *([] if own else session.find_differences(folder.environment()))]
-        passed, done = session.restore(folder), session.done
-        if not done:
+        notes += session.restore(folder)
+        if not session.done:
             raise BadInput(f"run {folder.name} has no checkpoint yet, so nothing is trained; go on with it first")
-        population = session.population
-        restored = _RestoredRun(session, folder.name, done)
-        for client in clients:
-            if client is not None:
-                _find_client(client, session.population.names)
-        notes, found = [*notes, *passed], []
-        for client in clients:
-            session.runtime.begin_round(done)
-            model, whose, more = restored.group(group) if client is None else restored.client(client)
-            about = About(
-                network_name(prepared, session.population.features),
-                session.experiment.network.settings,
-                session.population.features,
-                session.population.outputs,
-                _class_names(session),
-                experiment.data.name if experiment.data.name in DATASETS else "",
-                f"{whose} of run {folder.name} after round {done}",
-                preparation=_preparation(session, client),
-                output=experiment.network.output,
-                head=session.layout.head,
-                task=describe_task(experiment.task, population.task),
-            )
-            rest = rest_of(about.network, session.runtime.engine.network, session.layout)
-            found.append(Trained(model.clone(), session.layout, about, rest))
-            notes += [note for note in more if note not in notes]
-        return found, notes
+        yield _RestoredRun(session, prepared, folder.name, notes)
 
 
 def adapt_to_this_machine(experiment: Experiment) -> tuple[Experiment, list[str]]:
@@ -205,12 +195,44 @@ class _RestoredRun:
     """A run restored from its last checkpoint, and the models in it."""
 
     session: Session
+    prepared: Prepared
     run: str
-    done: int
-    """Rounds finished."""
+    notes: list[str]
+    """What a reader might not expect of any of its models."""
 
-    def client(self, text: str) -> tuple[Tensor, str, list[str]]:
+    def trained(self, client: str | None = None, group: int | None = None) -> tuple[Trained, list[str]]:
+        """Return the model of a client or of a group, and notes on it; with neither, that of the only group."""
+        session = self.session
+        population, experiment = session.population, session.experiment
+        session.runtime.begin_round(session.done)
+        model, whose, notes = self._group(group) if client is None else self._client(client)
+        about = About(
+            network_name(self.prepared, population.features),
+            experiment.network.settings,
+            population.features,
+            population.outputs,
+            _class_names(session),
+            experiment.data.name if experiment.data.name in DATASETS else "",
+            f"{whose} of run {self.run} after round {session.done}",
+            preparation=_preparation(session, client),
+            output=experiment.network.output,
+            head=session.layout.head,
+            task=describe_task(experiment.task, population.task),
+        )
+        rest = rest_of(about.network, session.runtime.engine.network, session.layout)
+        return Trained(model.clone(), session.layout, about, rest), notes
+
+    def only_group(self) -> tuple[Trained, list[str]] | None:
+        """Return the model of the only group, and notes on it; None where there are several, or it has none."""
+        try:
+            return self.trained()
+        except BadInput:
+            return None
+
+    def _client(self, text: str) -> tuple[Tensor, str, list[str]]:
         """Return the model of a client, whose it is, and notes on it."""
+        if isinstance(self.session.population, RemotePopulation):
+            raise _keeps_its_model(text, self.run)
         client = _find_client(text, self.session.population.names)
         whose = f"client {self.session.population.names[client]!r}"
         if client in self.session.newcomers:
@@ -224,7 +246,7 @@ class _RestoredRun:
         )
         return served.model, whose, [averaged] * (served.draws > 0) or _note_neighbours(evaluation.rule, whose)
 
-    def group(self, group: int | None) -> tuple[Tensor, str, list[str]]:
+    def _group(self, group: int | None) -> tuple[Tensor, str, list[str]]:
         """Return the model of a group by its number in the tables, whose it is, and notes on it."""
         groups = self.session.groups
         assert groups is not None  # there is a checkpoint
@@ -253,7 +275,7 @@ class _RestoredRun:
     def _evaluation(self, client: int) -> Exchange:
         """Return the exchange by which the client was evaluated after the last round of the checkpoint."""
         session = self.session
-        last = self.done == session.planned
+        last = self.session.done == session.planned
         split = session.experiment.evaluation.on
         return session.method.evaluation(session.state, session.server, np.array([client]), split, last)
 
@@ -289,7 +311,7 @@ class _RestoredRun:
     def _newcomer_model(self, client: int) -> Tensor:
         """Return the model that the method gives to a client that was held out of training."""
         session = self.session
-        session.runtime.begin_round(self.done + 1)
+        session.runtime.begin_round(self.session.done + 1)
         session.runtime.client_dropout = 0.0  # nobody vanishes before having joined
         # All of them arrive together: a method may look at each beside the others.
         arrival = session.method.newcomer(session.state, session.newcomers, session.server_with_newcomers)

@@ -37,7 +37,7 @@ from coterie.clients.data.read.tables import (
     read_parquet,
     without_counters,
 )
-from coterie.errors import BadInput, nearest_first, shorten
+from coterie.errors import BadInput, count_of, nearest_first, shorten
 
 ENDINGS = (".csv", ".npz", ".parquet")
 SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
@@ -107,7 +107,10 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
         if found:
             first, *others = found
             said = [found[first].problems, found[first].told]
-            more = [f"{len(others)} more files in {path} cannot be read: {shorten(others)}"] if others else []
+            alike = [name for name in others if _is_same_fault(found[name], name, found[first], first)]
+            more = [f"the same fault is in {count_of(len(alike), 'more file')}: {shorten(alike)}"] if alike else []
+            if others := [name for name in others if name not in alike]:
+                more.append(f"{count_of(len(others), 'more file')} in {path} cannot be read: {shorten(others)}")
             if sound > len(found):  # then no setting is at fault, whatever the advice behind a semicolon says
                 said = [[text.partition("; ")[0] for text in texts] for texts in said]
                 wrong = shorten([*found])
@@ -117,6 +120,11 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
     if arrays := _array_files(path):
         return _keys(list(arrays), path, labelled, named)[1]["client"] is not None
     return images.names_clients(path, labelled, named)
+
+
+def _is_same_fault(error: BadInput, file: str, first: BadInput, its_file: str) -> bool:
+    """Whether two files are refused for the same reason."""
+    return [text.replace(file, its_file) for text in error.problems] == first.problems
 
 
 PLACES = (
