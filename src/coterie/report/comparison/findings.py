@@ -11,6 +11,7 @@ from coterie.errors import count_of
 from coterie.report.comparison.client_gains import count_by_method, describe_loss, pair_clients
 from coterie.report.comparison.view import View, difference, relative, value
 from coterie.report.numbers import decimals, join_words, volume
+from coterie.studies.compare.effort import TOLERANCE
 from coterie.studies.compare.table import interval
 
 ALIKE = 0.02
@@ -37,8 +38,16 @@ def headline(view: View) -> str:
 
 
 def finding(view: View) -> list[str]:
-    """Give the headline, then what the best method costs, who loses by it, which are as good, and which worse."""
-    said = [headline(view), _cost(view), _losers(view), _equals(view), _worse(view), _newcomers(view)]
+    """Give the headline, then what the best method costs in bytes and passes, who loses by it, and who is near."""
+    said = [
+        headline(view),
+        _cost(view),
+        _effort(view),
+        _losers(view),
+        _equals(view),
+        _worse(view),
+        _newcomers(view),
+    ]
     return [sentence for sentence in said if sentence]
 
 
@@ -153,6 +162,16 @@ def _cost(view: View) -> str:
     return f"{view.best} sends {shown} what {view.baseline} does: {volume(best)} against {volume(base)} in all."
 
 
+def _effort(view: View) -> str:
+    """Say for how many local passes clients trained with the best method, where it is not as with the baseline."""
+    if view.best in (None, view.baseline):
+        return ""
+    best, base = (view.row(method)["passes_mean"] for method in (view.best, view.baseline))
+    if best is None or base is None or max(best, base) <= TOLERANCE * min(best, base):
+        return ""
+    return f"Clients trained for {best:.3g} local passes with {view.best}, and for {base:.3g} with {view.baseline}."
+
+
 def _bytes_sent(view: View, method: str | None) -> float | None:
     if method not in view.methods:
         return None
@@ -176,7 +195,7 @@ def _losers(view: View) -> str:
     said += f", the one that loses most {describe_loss(view, -worst['gain'])}"
     by = found.filter(pl.col("gain") < 0).group_by("label").len().sort(["len", "label"], descending=[True, False])
     if found["label"].n_unique() > 1 and row["lost"] > 2 and by["len"][0] > row["lost"] / 2:
-        said += f"; {by['len'][0]} of those who lose are in the {by['label'][0]}".replace("the group", "group")
+        said += f"; {by['len'][0]} of those who lose are in the {by['label'][0]}".replace("the group", "true group")
     return f"{said}."
 
 
