@@ -143,8 +143,7 @@ def _equals(view: View) -> str:
             near.append(method)
     if view.best == view.baseline or not near:
         return ""
-    is_are = "is" if len(near) == 1 else "are"
-    return f"{join_words(near)} {is_are} not significantly different from {view.best} over these seeds."
+    return f"{count_of(len(view.seeds), 'seed')} cannot tell {join_words(near)} from {view.best}."
 
 
 def _cost(view: View) -> str:

@@ -355,8 +355,7 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         if first["target"] is not None:
             target = _number(first["target"], measure) + (" %" if measure.is_share else "")
         parts.append(
-            f"Target: {target}. Each value is the median over the seeds that reached it. A warm-up is no round of "
-            "its own: the rounds count it within the round in which it runs, the MB and passes with all that it "
-            "sends and trains."
+            f"Target: {target}. Each value is the median over the seeds that reached it. A warm-up is part of the "
+            "round in which it runs; the MB and passes to the target count it, too."
         )
     return " ".join(parts)
