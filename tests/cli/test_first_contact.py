@@ -103,3 +103,14 @@ def test_a_stray_file_in_a_folder_is_named_and_blamed_on_no_setting(terminal: Te
     assert ended.code == (2 if name == "notes.csv" else 0)
     assert (name in ended.out + ended.err) == (not name.startswith("."))
     assert "data.label" not in ended.err
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("rate", "has_learnt"), [("0.1", True), ("0", False)])
+def test_a_run_that_is_no_better_than_a_constant_answer_says_what_to_try(
+    terminal: Terminal, rate: str, has_learnt: bool
+) -> None:
+    words = ("--rounds", "6", "--clients", "4", "--baselines", "cheap")
+    ended = terminal("run", "fedavg", *words, "--set", f"training.lr={rate}")
+    assert ended.code == 0
+    assert ("data.standardise" in ended.out) != has_learnt

@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli.completion import complete_runs
 from coterie.cli.options import Allow, Imports, RunsFolder
-from coterie.errors import BadInput
+from coterie.errors import BadInput, count_of
 from coterie.plugins import import_modules
 from coterie.report.tables import Table, to_rich
 
@@ -124,7 +124,7 @@ def predict(
     if out is not None:
         from coterie.cli.printing import say
 
-        say(f"each row is in {out}")
+        say(f"written {out}, {count_of(predicted.beside.height, 'row')}")
 
 
 def check_client_and_group(client: str | None, group: str | None) -> tuple[int | None, list[str]]:

@@ -189,8 +189,17 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
     parts = [f"{TITLES[name]} not run: {why}" for name, why in plan.refused.items()]
     if {run.label for run in runs} != before:
         column = metrics.headline
-        known = [(run.label, run.summary[column]) for run in runs]
-        known += filter(None, [score_constant(RunResults(folder, folder.name))])
+        own = RunResults(folder, folder.name)
+        known, constant = [(run.label, run.summary[column]) for run in runs], score_constant(own)
+        if constant is not None:
+            sign = -1 if metrics.deciding.less_is_better else 1
+            best = max(sign * value for value in (own.summary[column], *(value for _, value in known)))
+            if best <= sign * constant[1]:
+                parts.append(
+                    "no model is better than a constant answer, so nothing may have been learnt from the inputs; "
+                    "try another training.lr, more rounds, or inputs of one scale (data.standardise)"
+                )
+            known.append(constant)
         scores = [f"{name} {measured(metrics.deciding, value)}" for name, value in known]
         parts.insert(0, ", ".join(scores))
     return "; ".join(parts)

@@ -235,6 +235,14 @@ def test_what_is_done_about_missing_values_is_noted(missing: Missing) -> None:
     assert [note.split()[0] for note in notes] == ["2"]
 
 
+def test_a_text_that_is_missing_is_one_value_however_many_inputs_it_becomes() -> None:
+    table = pl.DataFrame({"stage": ["i", "ii", "iii", None] * 3, "age": [1.0, None, 3.0, 4.0] * 3})
+    columns = Columns("a.csv", table, None)
+    known, notes = replace(find_columns(columns, AS_READ, []), missing="mean"), list[str]()
+    handle_missing(make_inputs(columns, known, []), columns, known, notes)
+    assert [note.split()[0] for note in notes] == ["6"]
+
+
 def test_no_id_becomes_a_feature(tmp_path: Path) -> None:
     table = WARD.with_columns(record_id=pl.Series(RNG.permutation(12)), visit=pl.Series(range(5, 17)))
     table.write_csv(tmp_path / "a.csv")

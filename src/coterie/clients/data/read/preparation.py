@@ -348,7 +348,7 @@ def handle_missing(
         raise _bad_value(columns, known, absent, _count_missing(absent, rows, known, advice))
     if known.missing == "zero":
         inputs[absent] = 0
-        notes.append(f"{absent.sum():,} missing values were set to 0")
+        notes.append(f"{sum(_count_by_column(absent, known).values()):,} missing values were set to 0")
     elif known.missing == "drop":
         were = "was" if rows.sum() == 1 else "were"
         notes.append(f"{rows.sum():,} of {len(rows):,} samples {were} left out, because a value is missing")
@@ -356,23 +356,27 @@ def handle_missing(
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
     else:
-        count = int(absent.sum())
+        count = sum(_count_by_column(absent, known).values())
         said = f"{count:,} missing value{' was' if count == 1 else 's were'} replaced"
         notes.append(f"{said} by the mean of the training samples")
     return columns, inputs
 
 
 def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Preparation, advice: str) -> str:
-    per = ""
-    if known.columns:
-        ends = np.cumsum([column.width for column in known.columns])
-        counts = {c.name: int(absent[:, end - 1].sum()) for c, end in zip(known.columns, ends, strict=True)}
-        lacking = [f"{name} ({count})" for name, count in counts.items() if count]
-        per = f" in {shorten(lacking)}"
+    lacking = [f"{name} ({count})" for name, count in _count_by_column(absent, known).items() if count]
+    per = f" in {shorten(lacking)}" if known.columns else ""
     count = int(rows.sum()) if known.columns else int(absent.sum())
     lack, are = ("lacks", "is") if count == 1 else ("lack", "are")
     whole, what = (len(rows), f"rows {lack} a value") if known.columns else (absent.size, f"values {are} missing")
     return f"{count:,} of {whole:,} {what}{per}; {advice}"
+
+
+def _count_by_column(absent: NDArray[np.bool_], known: Preparation) -> dict[str, int]:
+    """Return how many values each column lacks, whose text may be several inputs; all at once without columns."""
+    if not known.columns:
+        return {"": int(absent.sum())}
+    ends = np.cumsum([column.width for column in known.columns])
+    return {c.name: int(absent[:, end - 1].sum()) for c, end in zip(known.columns, ends, strict=True)}
 
 
 def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], right: str = FINITE) -> BadInput:
