@@ -262,6 +262,8 @@ def test_separators_and_gaps_of_csv(tmp_path: Path, separator: str) -> None:
         (b"a,a,label\n1,2,0\n1,2,1\n", "'a' twice"),
         (b"\n", "table"),
         (b"", "empty"),
+        (b"a,label\n1,0\n2,1,9\n", "line 3"),
+        (b'a,label\n1,0\n"2,1\n3,0\n', "line 3"),
     ):
         (tmp_path / "a.csv").write_bytes(content)
         assert re.search(f"a.csv .*{says}", refused(tmp_path / "a.csv"))

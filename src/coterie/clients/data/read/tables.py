@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -244,15 +245,32 @@ def read_csv_table(path: Path, rows: int | None = None, texts: Sequence[str] = (
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not UTF-8 text; save it as UTF-8") from None
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = next(iter(str(error).splitlines()), "")
+        reason = "" if isinstance(error, OSError) else _find_broken_line(path, separator)
+        reason = reason or f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise BadInput(
-            f"{path} cannot be read as a table ({type(error).__name__}: {reason}); mend it",
+            f"{path} cannot be read as a table ({reason}); mend it",
             told=f"{path} cannot be read as a table ({type(error).__name__}); mend it",
         ) from None
     empty = [
         column.name for column in table.get_columns() if column.is_null().all()
     ]  # of no type, whatever was inferred
     return table.with_columns(pl.col(empty).cast(pl.Null)) if empty else table
+
+
+def _find_broken_line(path: Path, separator: str) -> str:
+    """Return what is wrong with the first broken line of a `.csv` file; nothing if none is found."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.reader(file, delimiter=separator, strict=True)
+        line = 0
+        try:
+            width, line = len(next(rows, [])), rows.line_num
+            for row in rows:
+                line = rows.line_num
+                if len(row) > width:
+                    return f"line {line} has {len(row)} values, and the header {width}"
+        except csv.Error:
+            return f"line {line + 1} opens a quote that is not closed"
+    return ""
 
 
 def _list_column(column: pl.Series, where: str) -> NDArray[Any]:
