@@ -149,14 +149,11 @@ def held_below(workload: str, most: float | None = None) -> Judge:
 
     def judge(rows: Rows) -> Judged | None:
         mine, its = _way(rows, workload, "coterie"), _pfl(rows, workload, best=False)
-        if mine is None or (most is None and its is None):
+        limit = most if most is not None or its is None else its["memory_mib"]
+        if mine is None or limit is None:
             return None
-        memory, beside = mine["memory_mib"], ""
-        bar = most
-        if bar is None:
-            assert its is not None
-            bar, beside = its["memory_mib"], f"; pfl {its['memory_mib']:,.0f} MiB"
-        return Judged(memory, memory, memory, bar, le, f"{memory:,.0f} MiB{beside}")
+        memory = mine["memory_mib"]
+        return Judged(memory, memory, memory, limit, le, f"{memory:,.0f} MiB; {limit:,.0f} allowed")
 
     return judge
 

@@ -193,8 +193,8 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
         known, constant = [(run.label, run.summary[column]) for run in runs], score_constant(own)
         if constant is not None:
             sign = -1 if metrics.deciding.less_is_better else 1
-            best = max(sign * value for value in (own.summary[column], *(value for _, value in known)))
-            if best <= sign * constant[1]:
+            scored = [own.summary[column], *(value for _, value in known)]
+            if not any(sign * value > sign * constant[1] for value in scored):
                 parts.append(
                     "no model is better than a constant answer, so nothing may have been learnt from the inputs; "
                     "try another training.lr, more rounds, or inputs of one scale (data.standardise)"

@@ -302,7 +302,7 @@ def predict_each(
         left_out = count_of(len(users) - len(answered), "sample")
         notes.append(
             f"left out: {left_out} of {count_of(len(strangers), 'client')} that the run does not know "
-            f"({shorten(strangers)}); --group N predicts with the model of a group"
+            f"({shorten(strangers)}); --group N predicts with a group's model, where groups have one"
         )
     labels = np.concatenate(targets)[order] if len(targets) == len(found) else None
     each = f"the models of {count_of(len(found), 'client')}, each for its own samples"

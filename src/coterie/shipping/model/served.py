@@ -88,7 +88,7 @@ def client_models(
     """
     with _restore(folder, network, allow) as run:
         known = run.session.population.names
-        found, notes = {name: run.trained(name) for name in clients if name in known}, run.notes
+        found, notes = {name: run.trained(name) for name in clients if name in known}, [*run.notes]
         strangers = [name for name in clients if name not in found]
         if strangers and (only := run.only_group()) is not None:
             found |= dict.fromkeys(strangers, only)
@@ -275,7 +275,7 @@ class _RestoredRun:
     def _evaluation(self, client: int) -> Exchange:
         """Return the exchange by which the client was evaluated after the last round of the checkpoint."""
         session = self.session
-        last = self.session.done == session.planned
+        last = session.done == session.planned
         split = session.experiment.evaluation.on
         return session.method.evaluation(session.state, session.server, np.array([client]), split, last)
 
@@ -311,7 +311,7 @@ class _RestoredRun:
     def _newcomer_model(self, client: int) -> Tensor:
         """Return the model that the method gives to a client that was held out of training."""
         session = self.session
-        session.runtime.begin_round(self.session.done + 1)
+        session.runtime.begin_round(session.done + 1)
         session.runtime.client_dropout = 0.0  # nobody vanishes before having joined
         # All of them arrive together: a method may look at each beside the others.
         arrival = session.method.newcomer(session.state, session.newcomers, session.server_with_newcomers)
