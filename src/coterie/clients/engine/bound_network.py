@@ -91,7 +91,11 @@ class BoundNetwork:
 
     def seed(self, purpose: str, client: Client) -> None:
         """Let PyTorch's generator begin at an address: that is where dropout and stochastic features draw from."""
-        torch.manual_seed(address(self._seed, purpose, client.id, client.round))
+        where = address(self._seed, purpose, client.id, client.round)
+        torch.default_generator.manual_seed(where)
+        # torch.manual_seed takes 1.2 ms a client: it notes, with a stack trace, what devices not in use are to do.
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(where)
 
     def minibatches(
         self, data: Samples, rng: np.random.Generator, size: int, weights: Tensor | None = None
