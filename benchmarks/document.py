@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.document_bars import Row
-from benchmarks.document_sections import SECTIONS, Section, markdown
+from benchmarks.document_sections import SECTIONS, Section, draw_peers, markdown
 from benchmarks.kept_cells import fill_marks
 from benchmarks.smoke import Arguments
+from coterie.report.drawing.saving import save_charts
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "performance"
@@ -125,6 +126,9 @@ def main() -> None:
         run(given.only or names, given)
     text = (given.to if given.to.exists() else PAGE).read_text("utf-8")
     given.to.write_text(page(text, given.folder or given.rows), encoding="utf-8")
+    if (peers := kept(given.folder or given.rows, "peers")) is not None:
+        save_charts({"peers": draw_peers(peers["rows"])}, given.to.parent / "pictures")
+        (given.to.parent / "pictures" / "peers.png").unlink()
     print(given.to)
 
 

@@ -26,8 +26,19 @@ from benchmarks.document_bars import (
     waited,
 )
 from benchmarks.peers import WORKLOADS
+from coterie.report.drawing.figure import Chart
 from coterie.report.numbers import significant
 from coterie.report.tables import Markdown, Table, to_markdown
+
+IN_WORDS = {
+    "coterie": "Coterie",
+    "pfl": "pfl, fastest settings",
+    "pfl, one process": "pfl, one process (default)",
+    "flower": "Flower simulation",
+    "fluke": "fluke",
+    "plain": "plain loop, without clients",
+}
+"""The ways in the picture of a round beside other simulators, the fastest settings of each."""
 
 CHART = Path(__file__).parents[1] / "docs" / "pictures" / "scale.svg"
 """What `python -m benchmarks.scale --chart docs/pictures` draws."""
@@ -86,7 +97,7 @@ def _peers(rows: Rows) -> list[str]:
         "samples",
         "loss, first to last",
     )
-    parts = []
+    parts = ["![Time of a round beside other simulators, in times of Coterie's](pictures/peers.svg)"]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         some = [row for row in rows if row["workload"] == workload]
         parts += [
@@ -109,6 +120,29 @@ def _peers(rows: Rows) -> list[str]:
             ),
         ]
     return parts
+
+
+def draw_peers(rows: Rows) -> Chart:
+    """Draw how long a round takes in each way, in times of Coterie's: a panel a workload."""
+    import altair as alt
+
+    ways, panels = list(IN_WORDS.values()), []
+    colour = alt.condition(f"datum.way == '{ways[0]}'", alt.value("#1f77b4"), alt.value("#c7c7c7"))
+    for workload in dict.fromkeys(row["workload"] for row in rows):
+        some = [row for row in rows if row["workload"] == workload and row["way"] in IN_WORDS]
+        values = [{"way": IN_WORDS[row["way"]], "times": row["ratio"]} for row in some]
+        bars = alt.Chart(alt.InlineData(values=values)).encode(
+            x=alt.X("times:Q").title("time of a round, in times of Coterie's"),
+            y=alt.Y("way:N").sort(ways).title(None),
+        )
+        numbers = bars.mark_text(align="left", dx=4).encode(text=alt.Text("times:Q", format=".1f"))
+        data, who, *rest = WORKLOADS[workload][0].split(", ")
+        lines = alt.Title(f"{data}, {who}", subtitle=", ".join(rest), anchor="start", fontSize=12)
+        panels.append(
+            (bars.mark_bar().encode(color=colour) + numbers).properties(width=250, height=170, title=lines)
+        )
+    found: Chart = alt.hconcat(*panels).configure(background="white", font="Helvetica, sans-serif")
+    return found
 
 
 def _beside_pfl(text: str, judge: Callable[..., Judge]) -> list[Bar]:

@@ -63,7 +63,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if (meant := SYNONYMS.get(name.lower().replace("-", "_"))) in names:
         return meant
     folded = {n.lower().replace("_", "-"): n for n in names}
-    close = get_close_matches(name.lower().replace("_", "-"), folded, n=1, cutoff=0.55)
+    close = get_close_matches(name.lower().replace("_", "-"), folded, n=1, cutoff=0.62)
     return folded[close[0]] if close else None
 
 

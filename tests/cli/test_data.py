@@ -142,8 +142,8 @@ def test_a_table_that_names_no_client_is_said_to_be_dealt_at_random(terminal: Te
     rows = [f"{n % 4},{n % 7},{n % 2}" for n in range(240)]
     Path("sites.csv").write_text("\n".join(["site,age,label", *rows]), "utf-8")
     words = ("run", "fedavg", "--data", "sites.csv", "--rounds", "1", "--workers", "1", "--baselines", "none")
-    assert "client=COLUMN" in terminal(*words).out
+    assert "client=site" in terminal(*words).out
     for known in (["--clients", "4"], ["--set", "client=site"]):
         ended = terminal(*words, *known)
         assert ended.code == 0, ended.err
-        assert "client=COLUMN" not in ended.out
+        assert "client=site" not in ended.out

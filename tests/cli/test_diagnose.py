@@ -98,7 +98,7 @@ def test_a_file_of_clients_is_diagnosed(terminal: Terminal, tmp_path: Path) -> N
         (["sties.cvs"], r"'sties\.cvs' .*sites\.csv"),
         (["old.xlsx"], r"data = 'old\.xlsx' .*\.csv, \.npz or \.parquet"),
         (["nothing.csv"], r"nothing\.csv .*empty"),
-        (["sites.csv"], r"sites\.csv: .*--set client=COLUMN.*--clients N; .*site, a, b, label"),
+        (["sites.csv"], r"sites\.csv: .*--set client=site.*--clients N; .*site, a, b, label"),
         (["sites.csv", "--set", "client=place"], r"data\.client = 'place' .*sites\.csv"),
         (["digits", "--page", "x.txt"], r"--page 'x\.txt' .*\.html"),
         (["no/x"], "data = 'no/x'"),

@@ -42,9 +42,9 @@ def test_one_line_a_round_without_a_terminal() -> None:
     assert re.match(r"trial: fesem .*digits, rotated\(4\), seed 3", file.getvalue())
     assert file.getvalue().splitlines()[1:] == [
         "  five [clients]",
-        f"round  1/10  {measured}  1.50 MB up, 3.00 MB down  0:18 left",
+        f"round  1/10  {measured}  1.50 MB up, 3.00 MB down so far  0:18 left",
         "note: a [remark]",
-        f"round  2/10  {measured}  3.00 MB up, 6.00 MB down  0:16 left  "
+        f"round  2/10  {measured}  3.00 MB up, 6.00 MB down so far  0:16 left  "
         "left out 2: client 4 (timed out) and 1 more",
     ]
 

@@ -82,6 +82,7 @@ def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     chosen = Experiment.from_toml(path)
     assert chosen.method.name in ("halves", "cfl")
     assert chosen.data.validation == 0
+    assert f"lr = {chosen.training.lr:g}" in first.out
     assert (path.parent / "report.html").exists()
     finished = {folder.name for folder in (path.parent / "cells").iterdir()}
     again = terminal(

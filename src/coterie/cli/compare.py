@@ -356,6 +356,7 @@ def _print_results(compared: Compared, observer: Watcher, quiet: bool) -> None:
     from coterie.cli.printing import make_console, say
     from coterie.report.comparison.findings import conclude
     from coterie.report.comparison.table import to_rich
+    from coterie.report.comparison.tuning import describe_picks
     from coterie.report.comparison.view import views
 
     path = compared.folder.path
@@ -370,6 +371,10 @@ def _print_results(compared: Compared, observer: Watcher, quiet: bool) -> None:
     console.print(to_rich(compared.summary, console.width, compared.frames.metrics))
     if found := conclude(views(compared.comparison, compared.frames, compared.summary)):
         say(f"found   {found}")
+    if (tuning := compared.folder.tuning()) is not None:
+        measure = compared.frames.metrics.measures[compared.comparison.measure]
+        for sentence in describe_picks(tuning, compared.comparison, measure):
+            say(f"tuned   {sentence}")
     for note in compared.notes:
         say(f"note: {note}")
     assert isinstance(observer, CellLines)  # whoever is not quiet

@@ -227,9 +227,11 @@ def ask_for_client(tables: Mapping[str, Any], settings: Sequence[str]) -> list[s
     elif check_path(path, labelled=False) or names_clients(path, Named()):
         found = []
     else:
+        likely = find_places(path)
+        flag = "give --set client=COLUMN" if likely is None else f"if it is {likely}, give --set client={likely}"
         found = [
-            f"{path}: which column names the client? give --set client=COLUMN, or deal samples out at random with "
-            f"--clients N; columns are {shorten(list_names(path))}"
+            f"{path}: which column names the client? {flag}, or deal samples out at random with --clients N; "
+            f"columns are {shorten(list_names(path))}"
         ]
     label = toml.value_of(given["data.label"]) if "data.label" in given else data.get("label")
     return found + (

@@ -216,7 +216,7 @@ def describe_round(round: Round) -> dict[str, str]:
 
 def describe_costs(round: Round) -> tuple[str, str]:
     """Write what was sent since the run began, and the time that is left."""
-    sent = f"{volume(round.up_bytes_total)} up, {volume(round.down_bytes_total)} down"
+    sent = f"{volume(round.up_bytes_total)} up, {volume(round.down_bytes_total)} down so far"
     return sent, f"{format_clock(estimate_seconds_left(round))} left"
 
 

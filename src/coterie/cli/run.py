@@ -180,8 +180,6 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
     from coterie.runs.folder.reading import RunResults
 
     before = {run.label for run in read_baselines(folder)}
-    if not quiet:
-        say("training baselines to compare with …")
     with exit_on_interrupt(interrupted):
         tell = (lambda text: None) if quiet else (lambda text: say(f"{text} …"))
         plan = run_baselines(folder, which == "all", tell)

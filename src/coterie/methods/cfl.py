@@ -58,8 +58,10 @@ from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
 NOISE: Final = "noise"
 
-LEVEL = 0.003
-"""The p-value of a test on halves below which members of a leaf count as no draws from one population."""
+LEVEL, LEVEL_OF_MANY, MANY = 0.003, 0.001, 12
+"""The p-value of a test on halves below which members of a leaf count as no draws from one population: of few, and
+of `MANY` or more. A leaf is tested again while it rests, so the level is low. Two groups of five that are perfectly
+apart cannot have a p-value below 0.0014, and two of six one of 0.0003."""
 
 MOST_TESTED = 200
 """Members of a leaf who train on halves, drawn at random where there are more."""
@@ -287,8 +289,8 @@ class CFL(Method[CFLState]):
         elif not cut:
             why = "there was nothing to cut: the updates of all members were equal"
         elif self.gamma_max == NOISE:
-            why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (p = "
-            why += f"{LEVEL / apart:.3g} at least, and it takes one below {LEVEL})"
+            why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (their "
+            why += f"p-value was at least {1 / apart:.3g} times the level of the test)"
         else:
             why = f"every cut of {cut} was refused: the separation of its sides was at most {apart:.3g} times "
             why += f"method.gamma_max = {self.gamma_max:g}"
@@ -541,8 +543,8 @@ class CFL(Method[CFLState]):
         compared with each other, the `sides` stay.
 
         Returns:
-            The sides `[m]`, and `LEVEL` by the p-value: above 1 where they are no draws from one population. NaN
-            where fewer than `LEAST` could tell (D16).
+            The sides `[m]`, and the level of the test by its p-value: above 1 where they are no draws from one
+            population. NaN where fewer than `LEAST` could tell (D16).
         """
         server = cohort.server
         rng = server.stream(f"halves of leaf {state.nodes[row]}", cohort.round)
@@ -559,7 +561,7 @@ class CFL(Method[CFLState]):
             at, own = np.searchsorted(members, tested), bipartition(client_distances(halves), self.linkage)
             sides = nearest_group(distances(inside, self.distance)[:, at], own)
             sides[at] = own
-        return relabel(sides), LEVEL / p
+        return relabel(sides), (LEVEL if len(tested) < MANY else LEVEL_OF_MANY) / p
 
     def _select_part(self, state: CFLState, layout: Layout) -> Part:
         """Return the tensors that are compared; all of them while the layer is undecided."""

@@ -180,7 +180,7 @@ def _summarise(run: RunResults) -> str:
         best += f", void for {run.promise['void for']}" if "void for" in run.promise else ""
     return (
         f"{count_of(end['rounds'], 'round')}; {best}; {volume(end['up_bytes'])} up, "
-        f"{volume(end['down_bytes'])} down; {count_of(end['failed'], 'failure')}; {end['seconds']:,.1f} s"
+        f"{volume(end['down_bytes'])} down in all; {count_of(end['failed'], 'failure')}; {end['seconds']:,.1f} s"
     )
 
 

@@ -52,7 +52,7 @@ def run_baselines(
     Args:
         folder: a finished run of `coterie run`.
         always: train them whatever they cost.
-        progress: is told every few seconds how many rounds of a baseline are done.
+        progress: is told which baseline is trained, and every few seconds how many of its rounds are done.
 
     Raises:
         BadInput: the folder is no run, or another process writes into it.
@@ -61,6 +61,8 @@ def run_baselines(
     plan = plan_baselines(folder, always)
     with lock_run(folder):
         for name, experiment in list(plan.experiments.items()):
+            if RunFolder(folder.path / FOLDER / name).status != "finished":
+                progress(f"training {TITLES[name]} to compare with")
             try:
                 if _train(folder, name, experiment, progress).status == "interrupted":
                     raise KeyboardInterrupt

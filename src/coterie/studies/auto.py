@@ -140,14 +140,14 @@ class Scored:
 
     Attributes:
         candidate: which.
-        changes: the settings that did best for it, by dotted key.
+        tuned: the settings that were tuned, with the values that did best, by dotted key.
         value: the mean over clients and seeds; NaN where its runs failed or diverged.
         behind: how far it is behind the best, the mean over clients, in the metric's unit; 0 for the best itself.
         error: the standard error of that; 0 for a single client.
     """
 
     candidate: Candidate
-    changes: Mapping[str, Any]
+    tuned: Mapping[str, Any]
     value: float
     behind: float = 0.0
     error: float = 0.0
@@ -382,7 +382,7 @@ def choose(
         level = np.array([by_client[table["client"][i]] for i in known])
         if known:
             floor = Constant(name, float(level.mean()), interval(sign * (values[known, chosen] - level)))
-    experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].changes)
+    experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].tuned)
     if refit:
         experiment = experiment.updated({"data.validation": 0.0, "evaluation.on": "test"})
     pool = sorted(path.name for path in compared.folder.pool.iterdir() if path.is_dir())
@@ -410,10 +410,12 @@ def _score_clients(clients: pl.DataFrame, metric: str) -> pl.DataFrame:
 
 
 def _picked(comparison: Comparison, candidate: Candidate) -> dict[str, Any]:
-    """Return the settings that tuning has picked for a candidate, by dotted key."""
+    """Return the settings of a candidate that were tuned, with the values that did best, by dotted key."""
     method = comparison.adapted.get(candidate.label, candidate.label)
-    tables = comparison.tuned.get("", {}).get(method, {})
-    return {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+    experiment = next(cell.experiment for cell in comparison.cells() if cell.method == method)
+    tables = experiment.resolved().tables()
+    parts = {key: key.split(".") for key in grid_of(experiment) if key in candidate.tuned}
+    return {key: tables[section][name] for key, (section, name) in parts.items()}
 
 
 def _pin(experiment: Experiment, candidate: Candidate) -> dict[str, dict[str, Any]]:

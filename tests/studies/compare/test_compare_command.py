@@ -166,6 +166,8 @@ def test_equal_passes_end_each_method_after_the_same_training(terminal: Terminal
     assert dict(cells.select("method", "rounds").iter_rows()) == {"fedavg": 5, fesem: 3, "fedsgd": 10}
     assert set(cells["passes"]) == {10.0}
     assert not notes_on_both(printed)
+    header = Path("comparisons/equal/table.md").read_text().split("\n\n")[1].splitlines()[0]
+    assert " rounds " in header  # so that nobody takes the most that were possible for those that were played
     before = frames(Path("comparisons/equal"))
     terminal("compare", "comparisons/equal", "--baselines", "none")
     assert all(table.equals(before[name]) for name, table in frames(Path("comparisons/equal")).items())
@@ -400,6 +402,10 @@ def test_tuned_first(terminal: Terminal) -> None:
     comparison = ComparisonFolder(Path("comparisons/tuned")).comparison()
     picked = {row["method"]: row["changes"] for row in tuning.filter("picked").iter_rows(named=True)}
     assert {method for method, changes in picked.items() if changes} == set(comparison.tuned.get("", {}))
+    told = [line for line in found.out.splitlines() if line.startswith("tuned ")]
+    assert [changes in line for changes, line in zip(picked.values(), told, strict=True)] == [True, True]
+    tried = [line for line in found.out.splitlines() if line.startswith("tuning ")]
+    assert all(any(changes in line for line in tried) for changes in tuning["changes"])
     # Tuned again it begins from what was compared, not from what was picked.
     again = terminal("compare", "comparisons/tuned", "--tune", "2", "-q")
     assert again == (0, "comparisons/tuned\n", "")

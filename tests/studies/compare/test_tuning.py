@@ -568,6 +568,14 @@ def test_nobody_is_tested_on_what_trials_were_measured_on() -> None:
         assert torch.equal(refitted.slice(client, "test")[0], own.slice(client, "test")[0])
 
 
+def test_a_picked_rate_at_the_edge_of_the_grid_is_told() -> None:
+    rates = tuned_settings("ditto")["training.lr"].grid
+    for rate in rates:
+        assert bool(tuning.find_edges("ditto", {"training.lr": rate, "method.lam": 0.1})) == (
+            rate in (min(rates), max(rates))
+        )
+
+
 def test_rates_come_first_then_optimizers_and_are_the_same_for_all() -> None:
     """All rates of the grid are tried before anything else; then optimizers take turns with the whole grid."""
     methods = {name: name for name in ("fedprox", "ditto", "apfl", "fedsoft")}

@@ -22,7 +22,7 @@ from coterie.clients.data.divide.skew import Rows
 from coterie.clients.data.divide.small_clients import Fate, Limits, choose_clients, say_one_class
 from coterie.clients.data.divide.split import Call, parse_split
 from coterie.clients.data.read import datasets, storage
-from coterie.clients.data.read.columns import USUAL, Named
+from coterie.clients.data.read.columns import USUAL, Named, sort_places
 from coterie.clients.data.read.datasets import Dataset
 from coterie.clients.data.read.normalisation import Standard
 from coterie.clients.data.read.preparation import (
@@ -360,10 +360,11 @@ def divide(
 
 def _say_dealt_out(dataset: Dataset, clients: int) -> str:
     """Say that the rows of a table go to clients at random, which whoever has real clients did not mean."""
+    likely = sort_places(column.name for column in dataset.preparation.columns)
+    column = f"--set client={likely[0]} if that column does" if likely else "--set client=COLUMN if a column does"
     return (
-        f"no column of {dataset.name} says whose a row is, so the rows are dealt to "
-        f"{count_of(clients, 'client')} at random; "
-        "--set client=COLUMN names the column that does, --clients N deals them to N"
+        f"nothing says whose a row of {dataset.name} is, so the rows are dealt to {count_of(clients, 'client')} at "
+        f"random; give {column}, or --clients N to deal them to N"
     )
 
 

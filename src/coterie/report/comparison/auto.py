@@ -30,6 +30,7 @@ from coterie.studies.compare.cells import Watcher
 from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.folder import choose_free_name
 from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.tuning import find_edges
 
 CHOSEN = "experiment.toml"
 """The file in the folder of the comparison that holds the chosen experiment."""
@@ -97,6 +98,8 @@ def describe(choice: Choice) -> Iterator[str]:
     chosen, metric = choice.chosen, choice.metric
     yield f"train   {chosen.candidate.label}: {choice.kind}"
     yield f"why     {_give_reason(choice)}"
+    for sentence in find_edges(choice.experiment.method.name, chosen.tuned):
+        yield f"tuned   {sentence}"
     if chosen.candidate.label != ONE:
         yield f"gain    {_describe_gain(choice)}"
     if (constant := choice.constant) is not None:
@@ -110,20 +113,22 @@ def describe(choice: Choice) -> Iterator[str]:
 
 
 def table(choice: Choice) -> Table:
-    """Tabulate the candidates: name, who gets which model, score, and how far each is behind the best."""
+    """Tabulate the candidates: who gets which model, tuned settings, score, and how far each is behind the best."""
     metric = choice.metric
-    header = ["candidate", "who gets what", metric.title, f"behind{' (points)' if metric.is_share else ''}", ""]
+    behind = f"behind{' (points)' if metric.is_share else ''}"
+    header = ["candidate", "who gets what", "tuned", metric.title, behind, ""]
     rows = [
         [
             one.candidate.label,
             one.candidate.kind,
+            ", ".join(f"{key.partition('.')[2]} = {toml.literal(value)}" for key, value in one.tuned.items()),
             measured(metric, one.value),
             _behind(choice, one),
             "chosen" if one is choice.chosen else "ties" if one.ties else "",
         ]
         for one in choice.scored
     ]
-    return Table(header, rows, texts=2)
+    return Table(header, rows, texts=3)
 
 
 def to_toml(choice: Choice) -> str:
@@ -155,7 +160,8 @@ def _give_reason(choice: Choice) -> str:
         return "nothing else could be tried"
     second = min(others, key=lambda one: one.behind)
     if second.ties:
-        return f"{second.candidate.label} ties with it within one standard error, and it is the simpler one"
+        tie = f"{second.candidate.label} ties with it within one standard error"
+        return f"{chosen.candidate.label} has the best score; {tie}, and {chosen.candidate.label} is simpler"
     ahead = _difference(choice, second, best)
     return f"{chosen.candidate.label} scores {ahead} better than the next best method, {second.candidate.label}"
 

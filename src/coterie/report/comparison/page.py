@@ -14,6 +14,7 @@ from coterie.report.comparison.client_gains import GAINS, gains_table
 from coterie.report.comparison.each_client import describe_clients
 from coterie.report.comparison.findings import conclude, finding, headline
 from coterie.report.comparison.table import columns_of, explain_worst_tenth, note, tabulate, with_worst_tenth
+from coterie.report.comparison.tuning import tabulate_tuning
 from coterie.report.comparison.view import View, value, views
 from coterie.report.drawing.figure import Figure
 from coterie.report.gains import MOST_CLIENTS
@@ -156,20 +157,6 @@ def _overview(comparison: Comparison, parts: Sequence[View]) -> Table:
         texts.append(decimals(sum(ranks) / len(ranks), 1) if len(ranks) == len(parts) else "–")
         lines.append(texts)
     return Table(["Method", *(view.setting for view in parts), "Mean rank"], lines, strong=strong)
-
-
-def tabulate_tuning(tuning: pl.DataFrame, measure: Metric) -> Table:
-    """Tabulate what was searched for each method in each setting, and what was picked."""
-    has_settings = tuning["setting"].n_unique() > 1
-    lines = []
-    for (setting, method), own in tuning.group_by("setting", "method", maintain_order=True):
-        picked = own.filter("picked")
-        changes, found = ("–", None) if picked.is_empty() else picked.select("changes", "value").row(0)
-        line = [str(method), *([str(setting)] if has_settings else []), own["sampler"][0], own["space"][0] or "–"]
-        line += [changes or "as it was", str(own.height), str(own["pruned"].sum()), str(own["rounds"].sum())]
-        lines.append([*line, "–" if found is None else value(measure, found)])
-    header = ["Method", *(["Setting"] if has_settings else []), "Sampler", "Searched", "Picked"]
-    return Table([*header, "Trials", "Pruned", "Rounds", "On validation"], lines, texts=len(header))
 
 
 def _mean_and_sd(measure: Metric, mean: float, sd: float | None) -> str:

@@ -33,7 +33,7 @@ Columns = Mapping[str, tuple[str, Callable[[Row], str]]]
 
 LEAST = (
     *("effort", "down", "groups", "volume", "wins", "up", "rank", "newcomers_adapted", "newcomers"),
-    *("worst10", "ari", "way", "passes", "difference"),
+    *("worst10", "ari", "way", "rounds", "passes", "difference"),
 )
 """Columns that are dropped on a narrow terminal, the least important one first."""
 
@@ -154,6 +154,7 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         **{key: _newcomers_column(key, when, metrics) for key, when in zip(NEWCOMERS, MOMENTS, strict=True)},
         "ari": ("ARI", lambda row: _or_missing(row["ari_mean"], decimals)),
         "groups": ("groups", lambda row: _or_missing(row["groups_mean"], significant)),
+        "rounds": ("rounds", lambda row: _or_missing(row["rounds_mean"], significant)),
         "passes": ("local passes", lambda row: _or_missing(row["passes_mean"], significant)),
         "up": ("MB up", lambda row: _or_missing(row["up_bytes_mean"], _megabytes)),
         "down": ("MB down", lambda row: _or_missing(row["down_bytes_mean"], _megabytes)),
@@ -173,6 +174,8 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         del columns["seeds"]
     if name == "worst10":
         del columns["worst10"]
+    if summary["rounds_mean"].drop_nulls().n_unique() < 2:
+        del columns["rounds"]
     rows = summary.to_dicts()
     needless = {
         key for key, (_, text) in columns.items() if all(text(row) in (MISSING, "baseline") for row in rows)

@@ -129,7 +129,7 @@ def summarise(items: Sequence[Item], kept: Results) -> list[str]:
         sentences.append(f"**{paper}** claims that {_join(numbered)}. Here {'; '.join(told)}.{why}")
     counted = ", ".join(f"{_IN_PAGE.get(verdict, verdict)} {count}" for verdict, count in verdicts.most_common())
     excluded = sum(count for size, count in sizes.items() if size.startswith("excluded"))
-    missed = f" The intervals of {excluded} of the {sizes.total()} with a printed difference exclude it." * bool(
+    missed = f" {sizes.total()} of them have a printed difference; our interval excludes it in {excluded}." * bool(
         sizes
     )
     largest = join_words(f"{count} at {scale}" for scale, count in scales.most_common() if scale) or "none was run"

@@ -128,11 +128,13 @@ class Cell:
     """The round after which it is stopped, so that it can be gone on with; None for the last."""
     trial: int = 0
     """Which trial of the method's tuning it is, from 1 on; 0 where it is none."""
+    changes: str = ""
+    """The settings that a trial changes, in words; empty for those as they are."""
 
     @property
     def label(self) -> str:
         """The cell in words, for messages."""
-        number = f"trial {self.trial}" if self.trial else f"seed {self.seed}"
+        number = f"trial {self.trial} ({self.changes or 'as it is'})" if self.trial else f"seed {self.seed}"
         return ", ".join([*filter(None, [self.setting]), self.method, number])
 
 

@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 """The level of an interval, where no other is said."""
 
 COSTS = (
-    *("ari", "groups", "up_bytes", "down_bytes", "passes", "simulated_seconds"),
+    *("ari", "groups", "rounds", "up_bytes", "down_bytes", "passes", "simulated_seconds"),
     *("rounds_to_target", "bytes_to_target", "passes_to_target"),
     *NEWCOMERS,
 )

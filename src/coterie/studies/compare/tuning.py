@@ -304,6 +304,17 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
     return found
 
 
+def find_edges(method: str, picked: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each picked learning rate, by dotted key, that is the lowest or highest of its grid."""
+    known, found = tuned_settings(method), []
+    for key, value in picked.items():
+        grid = known[key].grid if key.endswith(".lr") else ()
+        for word, end, further in (("lowest", min, "lower"), ("highest", max, "higher")):
+            if grid and value == end(grid):
+                found.append(f"{value:g} is the {word} {key} of the grid, and a {further} one may do better")
+    return found
+
+
 def _first_cells(comparison: Comparison) -> list[Cell]:
     """Return one cell per method and setting: its settings as they are, measured on validation samples."""
     cells = replace(comparison, seeds=comparison.seeds[:1], adapted={}, refit=False).cells()
@@ -378,7 +389,8 @@ class _Search:
             left = min(left, BRACKET)
         self._open = list(islice(self._left, left))
         for number, trial in enumerate(self._open, start=len(self.trials) + 1):
-            trial.cell = replace(trial.cell, trial=number)
+            changes = ", ".join(f"{key} = {literal(value)}" for key, value in trial.changes.items())
+            trial.cell = replace(trial.cell, trial=number, changes=changes)
         return len(self._open)
 
     def due(self, rung: int) -> list[_Trial]:
@@ -461,7 +473,7 @@ class _Search:
                 "method": self.cell.method,
                 "trial": number,
                 "key": trial.key,
-                "changes": ", ".join(f"{key} = {literal(value)}" for key, value in trial.changes.items()),
+                "changes": trial.cell.changes,
                 "value": trial.value,
                 "picked": trial is picked,
                 "tied": self._is_tied(trial, picked, measure),

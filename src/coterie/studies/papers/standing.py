@@ -1,4 +1,4 @@
-"""How an item stands at a scale: run, outdated or still to be run."""
+"""How an item stands at a scale: run, outdated or without a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coterie.studies.papers import result
 from coterie.studies.papers.item import Item
 from coterie.studies.papers.result import Result
 
-State = Literal["up to date", "incomplete", "outdated", "to be run"]
+State = Literal["up to date", "incomplete", "outdated", "no result"]
 
 Results = Mapping[tuple[str, str], Result]
 """Results by item and scale."""
@@ -38,7 +38,7 @@ def read_last_results(items: Iterable[Item], folder: Path | None, keep: Path | N
 def assess(item: Item, found: Result | None) -> State:
     """Say how an item stands by its result at a scale."""
     if found is None:
-        return "to be run"
+        return "no result"
     if found.is_stale(item):
         return "outdated"
     # Every run that the item has now was finished, be it with other settings.

@@ -308,3 +308,15 @@ def read_split(values: NDArray[Any] | None, where: str, first_line: int | None =
             told=f"split in {place} is none of these; {right}",
         )
     return numbers[which]
+
+
+PLACES = (
+    *("hospital", "clinic", "ward", "site", "center", "centre", "school", "station", "store", "branch", "plant"),
+    *("device", "machine", "person", "patient", "participant", "region"),
+)
+"""What people call a column by whose values samples belong to somebody, beside the usual names."""
+
+
+def sort_places(names: Iterable[str]) -> list[str]:
+    """Return the columns that are called as those of `PLACES`, in the order of these."""
+    return sorted((name for name in names if name.lower() in PLACES), key=lambda name: PLACES.index(name.lower()))

@@ -28,6 +28,7 @@ from coterie.clients.data.read.columns import (
     join_mask,
     pick_roles,
     read_split,
+    sort_places,
 )
 from coterie.clients.data.read.tables import (
     join_tables,
@@ -127,26 +128,19 @@ def _is_same_fault(error: BadInput, file: str, first: BadInput, its_file: str) -
     return [text.replace(file, its_file) for text in error.problems] == first.problems
 
 
-PLACES = (
-    *("hospital", "clinic", "ward", "site", "center", "centre", "school", "station", "store", "branch", "plant"),
-    *("device", "machine", "person", "patient", "participant", "region"),
-)
-"""What people call a column by whose values samples belong to somebody, beside the usual names."""
-
-
-def find_places(folder: Path) -> str | None:
-    """Return a column of a folder's tables that might name the clients, where files do not agree with it.
+def find_places(path: Path) -> str | None:
+    """Return a column of a table, or of a folder's tables, that might name the clients.
 
     Of each file the first rows are looked at. None where there is no such column, where each file has one value of
-    it, or where it has another value in each row. Of several columns, the first of `PLACES`.
+    it, or where it has another value in each row. Of several columns, the first of `columns.PLACES`.
     """
-    tables = [file for file in _members(folder) if file.suffix != ".npz"] if folder.is_dir() else []
+    files = _members(path) if path.is_dir() else [path]
+    tables = [file for file in files if file.suffix != ".npz"]
     heads = [
         read_csv_table(f, HEADER_ROWS) if f.suffix == ".csv" else pl.scan_parquet(f).head(HEADER_ROWS).collect()
         for f in tables
     ]
-    names = [name for name in heads[0].columns if name.lower() in PLACES] if heads else []
-    names.sort(key=lambda name: PLACES.index(name.lower()))
+    names = sort_places(heads[0].columns) if heads else []
     return next(
         (n for n in names if any(n in head.columns and 1 < head[n].n_unique() < head.height for head in heads)),
         None,
