@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="coterie[flower] is not installed")
 
+import coterie
 from coterie.cli.flower_new import write_app
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
@@ -18,7 +19,7 @@ from coterie.shipping.flower.deployment import Deployment, deploy, kill_group
 from coterie.shipping.flower.status import FederationStatus
 from coterie.shipping.model.trained import MODEL, read_model
 from tests.shipping.flower import test_agreement as tables
-from tests.shipping.flower.rehearsal import Place, same
+from tests.shipping.flower.rehearsal import Place, place, same
 
 LONG = 900.0
 """Seconds that anything may take on a machine with much else to do."""
@@ -89,6 +90,27 @@ def test_a_real_federation_ends_in_the_bits_of_a_rehearsal(real: Real) -> None:
     assert (folder.path / "report.html").stat().st_size > 0
     for name in NAMES:
         assert read_model(real.place.folder / f"{name} for real" / MODEL).about.features == (4,)
+
+
+def test_one_or_five_workers_and_five_nodes_give_the_same_bits(tmp_path: Path) -> None:
+    """Means are added up where models are made: in a worker of all clients, of one or two, or at the server."""
+    asked = Experiment(
+        method="fedavg",
+        data={"name": "digits", "clients": 5, "samples_per_client": 60},
+        network={"name": "mlp", "hidden": [8]},
+        run={"rounds": 1},
+    )
+    reached = place(tmp_path, clients=5)
+    write_app(tmp_path / "five", asked.to_toml())
+    nodes = {f"node-{node['client']}": node for node in reached.nodes}
+    with deploy(tmp_path / "flower", nodes, seconds=LONG) as deployment:
+        where: dict[str, Scalar] = {"runs": str(reached.runs), "name": "nodes", "wait": LONG, "round-seconds": LONG}
+        run = deployment.submit(tmp_path / "five", where)
+        assert deployment.wait(run, LONG).completed, deployment.output(run)
+    for workers in (1, 2, 5):
+        name = f"workers-{workers}"
+        coterie.run(asked.updated({"run.folder": str(reached.runs), "run.name": name, "run.workers": workers}))
+        assert same(reached.runs / "nodes", reached.runs / name)
 
 
 def test_an_app_that_is_refused_is_said_to_be(real: Real, tmp_path: Path) -> None:
