@@ -308,7 +308,7 @@ def find_edges(method: str, picked: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each picked learning rate, by dotted key, that is the lowest or highest of its grid."""
     known, found = tuned_settings(method), []
     for key, value in picked.items():
-        grid = known[key].grid if key.endswith(".lr") else ()
+        grid = known[key].grid if key.endswith(".lr") and key in known else ()
         for word, end, further in (("lowest", min, "lower"), ("highest", max, "higher")):
             if grid and value == end(grid):
                 found.append(f"{value:g} is the {word} {key} of the grid, and a {further} one may do better")
