@@ -38,7 +38,7 @@ IN_WORDS = {
     "fluke": "fluke",
     "plain": "plain loop, without clients",
 }
-"""The ways in the picture of a round beside other simulators, the fastest settings of each."""
+"""The ways in the picture of a round beside other simulators, in words."""
 
 CHART = Path(__file__).parents[1] / "docs" / "pictures" / "scale.svg"
 """What `python -m benchmarks.scale --chart docs/pictures` draws."""

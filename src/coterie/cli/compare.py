@@ -373,7 +373,7 @@ def _print_results(compared: Compared, observer: Watcher, quiet: bool) -> None:
         say(f"found   {found}")
     if (tuning := compared.folder.tuning()) is not None:
         measure = compared.frames.metrics.measures[compared.comparison.measure]
-        for sentence in describe_picks(tuning, compared.comparison, measure):
+        for sentence in describe_picks(tuning, measure):
             say(f"tuned   {sentence}")
     for note in compared.notes:
         say(f"note: {note}")

@@ -68,7 +68,7 @@ class CellLines(Watcher):
         self._heard, self._heard_at = 0, 0.0
         """How many rounds have ended while somebody watched, and when the first did."""
         self._notes: list[tuple[Cell, str]] = []
-        self._has_tried = self._has_said_all = self._may_end_sooner = False
+        self._has_tried = self._has_said_all = self._is_estimated = False
         self._runs: dict[str, int] = {}
         """The place of each run in the order of the comparison, which is not that in which runs end."""
         self._told: set[str] = set()
@@ -81,7 +81,7 @@ class CellLines(Watcher):
         self._cells, self._done = len(todo) + done, done
         self._rounds = {cell.key: self._rounds.get(cell.key, 0) for cell in todo}
         self._planned = {cell.key: cell.until or cell.experiment.expected_rounds for cell in todo}
-        self._may_end_sooner = any(cell.experiment.run.passes is not None for cell in todo)
+        self._is_estimated = any(cell.experiment.run.passes is not None for cell in todo)
         are_further = bool(self._runs) and not done
         for cell in todo:
             if not cell.trial:
@@ -99,8 +99,8 @@ class CellLines(Watcher):
             kind = "further run" if are_further else "final run" if self._word == "final" else "run"
             what = count_of(self._cells, "trial" if tries else kind)
             rounds = set(self._planned.values())
-            most = "up to " * self._may_end_sooner
-            each = f", {most}{count_of(rounds.pop(), 'round')}" if len(rounds) == 1 else ""
+            about = "about " * self._is_estimated
+            each = f", {about}{count_of(rounds.pop(), 'round')}" if len(rounds) == 1 else ""
             each += " each" * (bool(each) and len(todo) > 1)
             there = f", of which {done} {'is' if done == 1 else 'are'} finished" if done else ""
             if self._later is None:
@@ -197,8 +197,8 @@ class CellLines(Watcher):
         left, seconds = self._rounds_left(), time.monotonic() - self._heard_at
         if seconds < SURE_SECONDS or self._heard < 2 + SURE_SHARE * (self._heard + left):
             return ""
-        most = "at most " * self._may_end_sooner
-        return f"{most}{format_clock(seconds / (self._heard - 1) * left)} left"
+        about = "about " * self._is_estimated
+        return f"{about}{format_clock(seconds / (self._heard - 1) * left)} left"
 
     def say(self, line: str, style: str = "") -> None:
         """Print a line."""

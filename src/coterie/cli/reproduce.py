@@ -175,9 +175,9 @@ def _print_items(asked: Sequence[str], folder: Path, keep: Path | None) -> None:
         told = []
         for scale in item.scales:
             found = results.get((item.id, scale))
-            took = f": {duration(found.seconds)}" if found else ""
-            told.append(f"{scale} {assess(item, found)}{took}")
-        say(f"{item.id:<{margin}}  {heading(item)} ({', '.join(told)})")
+            took = f", {duration(found.seconds)}" if found else ""
+            told.append(f"{scale}: {assess(item, found)}{took}")
+        say(f"{item.id:<{margin}}  {heading(item)} ({'; '.join(told)})")
     if problems:
         raise BadInput(problems)
     if keep is None:

@@ -58,15 +58,14 @@ from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
 NOISE: Final = "noise"
 
-LEVEL, LEVEL_OF_MANY, MANY = 0.003, 0.001, 12
-"""The p-value of a test on halves below which members of a leaf count as no draws from one population: of few, and
-of `MANY` or more. A leaf is tested again while it rests, so the level is low. Two groups of five that are perfectly
-apart cannot have a p-value below 0.0014, and two of six one of 0.0003."""
+LEVEL, TWICE = 0.003, 2
+"""The p-value of a test on halves below which members of a leaf count as no draws from one population, and how many
+tests in a round must say so, each with other halves: a leaf is tested in every round in which it rests."""
 
 MOST_TESTED = 200
 """Members of a leaf who train on halves, drawn at random where there are more."""
 
-DRAWS = 1999
+DRAWS = 3999
 """Random pairings of a test."""
 
 Layers = Annotated[
@@ -190,8 +189,8 @@ class CFL(Method[CFLState]):
     whatever the norms (`eps1_frac = 2`, `ratio = 0`), each new leaf after thirty rounds more (`retrain = 30`).
 
     Per round: down and up `m P b` bytes. Unless `gamma_max` is a number, each client of a leaf that passes both
-    thresholds is sent the model once more and answers `2 P b` bytes (of models of more than 262,144 parameters, two
-    sketches of 8,192 numbers).
+    thresholds is sent the model once more (twice before a cut) and answers `2 P b` bytes (of models of more than
+    262,144 parameters, two sketches of 8,192 numbers).
     """
 
     family = "clustered, hierarchical"
@@ -289,8 +288,8 @@ class CFL(Method[CFLState]):
         elif not cut:
             why = "there was nothing to cut: the updates of all members were equal"
         elif self.gamma_max == NOISE:
-            why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (their "
-            why += f"p-value was at least {1 / apart:.3g} times the level of the test)"
+            why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (p = "
+            why += f"{LEVEL / apart:.3g} at least, and it takes one below {LEVEL} with two draws of halves)"
         else:
             why = f"every cut of {cut} was refused: the separation of its sides was at most {apart:.3g} times "
             why += f"method.gamma_max = {self.gamma_max:g}"
@@ -537,13 +536,14 @@ class CFL(Method[CFLState]):
     ) -> Exchanges[tuple[NDArray[np.int64], float]]:
         """Test whether a leaf's members are of one population, and cut it by what the test measured (D9).
 
-        All are asked, also those who do not take part in this round, for a few of a leaf tell little.
+        All are asked, also those who do not take part in this round, for a few of a leaf tell little. Who is to be
+        cut is tested again with other halves.
 
         Members who were not tested go to the side that their updates are nearer to. Where members were not all
         compared with each other, the `sides` stay.
 
         Returns:
-            The sides `[m]`, and the level of the test by its p-value: above 1 where they are no draws from one
+            The sides `[m]`, and `LEVEL` by the greater p-value: above 1 where they are no draws from one
             population. NaN where fewer than `LEAST` could tell (D16).
         """
         server = cohort.server
@@ -552,16 +552,20 @@ class CFL(Method[CFLState]):
         if len(asked) < LEAST:
             return sides, math.nan
         part, rows = self._select_part(state, server.layout), np.full(len(asked), row)
-        found = yield from compare_halves(asked, rows, state.models, server, part)
-        if row not in found:
-            return sides, math.nan
-        tested, halves = found[row]
-        p = pairing_test(halves, rng, DRAWS).p
+        times = math.inf
+        for draw in range(TWICE):
+            found = yield from compare_halves(asked, rows, state.models, server, part, draw)
+            if row not in found:
+                return sides, math.nan
+            tested, halves = found[row]
+            times = min(times, LEVEL / pairing_test(halves, rng, DRAWS).p)
+            if times <= 1:
+                break
         if inside is not None:
             at, own = np.searchsorted(members, tested), bipartition(client_distances(halves), self.linkage)
             sides = nearest_group(distances(inside, self.distance)[:, at], own)
             sides[at] = own
-        return relabel(sides), (LEVEL if len(tested) < MANY else LEVEL_OF_MANY) / p
+        return relabel(sides), times
 
     def _select_part(self, state: CFLState, layout: Layout) -> Part:
         """Return the tensors that are compared; all of them while the layer is undecided."""

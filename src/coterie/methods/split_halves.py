@@ -102,7 +102,7 @@ def gather_halves(
 
 
 def compare_halves(
-    clients: Ids, groups: Ids, models: Tensor, server: ServerView, part: Part | None = None
+    clients: Ids, groups: Ids, models: Tensor, server: ServerView, part: Part | None = None, draw: int = 0
 ) -> Exchanges[dict[int, tuple[Ids, NDArray[np.float64]]]]:
     """Return, for each group, which clients have two halves `[r]`, and the distances of these `[2 r, 2 r]`.
 
@@ -114,11 +114,13 @@ def compare_halves(
         models: of the groups `[K, P]`.
         server: what is known of the clients.
         part: the tensors that are compared, where directions are not sketched; all where not given.
+        draw: which of several pairs of halves a client may draw in a round.
     """
     size = common_half(server.samples[clients])
     if not size:
         return {}
-    replies: Replies = yield Exchange(clients, HalfDirections(size, PASSES), {"model": Send(models, groups)})
+    rule = HalfDirections(size, PASSES, draw=draw)
+    replies: Replies = yield Exchange(clients, rule, {"model": Send(models, groups)})
     answered, products = _read_products(replies, None if is_sketched(server.layout) else part)
     of, found = groups[np.searchsorted(clients, answered)], {}
     for group in np.unique(of).tolist():

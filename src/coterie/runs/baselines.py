@@ -61,7 +61,8 @@ def run_baselines(
     plan = plan_baselines(folder, always)
     with lock_run(folder):
         for name, experiment in list(plan.experiments.items()):
-            if RunFolder(folder.path / FOLDER / name).status != "finished":
+            beside = RunFolder(folder.path / FOLDER / name)
+            if not (beside.status == "finished" and _is_of(beside, experiment)):
                 progress(f"training {TITLES[name]} to compare with")
             try:
                 if _train(folder, name, experiment, progress).status == "interrupted":

@@ -32,7 +32,7 @@ from coterie.runs.setup import load_federation
 from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import interval
-from coterie.studies.compare.tuning import grid_of
+from coterie.studies.compare.tuning import find_edges, grid_of, look_up
 
 Floats = NDArray[np.float64]
 
@@ -141,6 +141,7 @@ class Scored:
     Attributes:
         candidate: which.
         tuned: the settings that were tuned, with the values that did best, by dotted key.
+        edge: says where one of these is the lowest or highest that was tried; else empty.
         value: the mean over clients and seeds; NaN where its runs failed or diverged.
         behind: how far it is behind the best, the mean over clients, in the metric's unit; 0 for the best itself.
         error: the standard error of that; 0 for a single client.
@@ -148,6 +149,7 @@ class Scored:
 
     candidate: Candidate
     tuned: Mapping[str, Any]
+    edge: str
     value: float
     behind: float = 0.0
     error: float = 0.0
@@ -371,7 +373,7 @@ def choose(
     errors = behind.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(sound))
     scored = [
         Scored(
-            one, _picked(comparison, one), float(values[:, i].mean()), float(behind[:, i].mean()), float(errors[i])
+            one, *_picked(comparison, one), float(values[:, i].mean()), float(behind[:, i].mean()), float(errors[i])
         )
         for i, one in enumerate(sound)
     ]
@@ -409,13 +411,14 @@ def _score_clients(clients: pl.DataFrame, metric: str) -> pl.DataFrame:
     return means.pivot("method", index="client", values=metric).drop_nulls().sort("client")
 
 
-def _picked(comparison: Comparison, candidate: Candidate) -> dict[str, Any]:
-    """Return the settings of a candidate that were tuned, with the values that did best, by dotted key."""
+def _picked(comparison: Comparison, candidate: Candidate) -> tuple[dict[str, Any], str]:
+    """Return the settings of a candidate that were tuned, with the values that did best, and which is an end."""
     method = comparison.adapted.get(candidate.label, candidate.label)
     experiment = next(cell.experiment for cell in comparison.cells() if cell.method == method)
     tables = experiment.resolved().tables()
-    parts = {key: key.split(".") for key in grid_of(experiment) if key in candidate.tuned}
-    return {key: tables[section][name] for key, (section, name) in parts.items()}
+    grid = {key: values for key, values in grid_of(experiment).items() if key in candidate.tuned}
+    picked = {key: look_up(tables, key) for key in grid}
+    return picked, find_edges(grid, picked)
 
 
 def _pin(experiment: Experiment, candidate: Candidate) -> dict[str, dict[str, Any]]:

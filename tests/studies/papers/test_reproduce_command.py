@@ -48,7 +48,7 @@ def test_what_there_is(coterie: Terminal, tmp_path: Path) -> None:
     names = [line.split()[0] for line in done.out.splitlines()]
     assert names[:3] == ["a-table1", "a-table2", "a-table10"]
     assert "--keep docs/reproduction" in done.out
-    assert re.search(r"^a-table1 .*Two methods on two splits \(small no result, medium .*, full ", done.out)
+    assert re.search(r"^a-table1 .*Two methods on two splits \(small: no result; medium.*; full", done.out)
     assert coterie("reproduce") == done
     one = coterie("reproduce", "a-table2", "--list")
     assert [name for name in ("a-table1", "a-table2", "a-table10") if name in one.out] == ["a-table2"]
@@ -69,16 +69,16 @@ def keep_result(tmp_path: Path, item: str, **changes: Any) -> None:
 
 def test_how_items_stand(coterie: Terminal, tmp_path: Path) -> None:
     for changes, state in (
-        ({}, "small up to date: 10 min"),
-        ({"finished": 4}, "small incomplete: 10 min"),
-        ({"digest": "0" * 16}, "small outdated: 10 min"),
-        ({"methods": {"IFCA": {"name": "ifca", "clusters": 9}}}, "small outdated: 10 min"),
+        ({}, "small: up to date, 10 min"),
+        ({"finished": 4}, "small: incomplete, 10 min"),
+        ({"digest": "0" * 16}, "small: outdated, 10 min"),
+        ({"methods": {"IFCA": {"name": "ifca", "clusters": 9}}}, "small: outdated, 10 min"),
     ):
         keep_result(tmp_path, "a-table1", **changes)
         first, second, where, _ = coterie("reproduce", "--list", "--keep", "kept").out.splitlines()
         assert all(word in where for word in ("kept", "reproductions"))
-        assert f"({state}, medium no result, " in first
-        assert "(small no result, " in second
+        assert f"({state}; medium: no result; " in first
+        assert "(small: no result; " in second
     assert "up to date" not in coterie("reproduce", "--list").out
 
 

@@ -190,8 +190,8 @@ class Diagnosis:
     def sentences(self) -> tuple[str, ...]:
         """Return the answers, one sentence each: whether there is structure, of what, which groups, who gains."""
         kinds = () if self.kinds is None else (self.kinds.sentence(),)
-        if kinds and self.unlearnt:
-            kinds = (f"{kinds[0]}. This is by profiles of the clients' samples, which take no model",)
+        if self.kinds is not None and self.kinds.skew is not None and self.unlearnt:
+            kinds = (f"{self.kinds.sentence()}. This is by profiles of the clients' samples, which take no model",)
         if not self.is_told:
             p = f" ({say_p(self.structure, self.draws)})" if self.is_possible else ""
             answer = f"Do clients differ? It cannot be answered{p}, because {self.unlearnt}"

@@ -360,7 +360,12 @@ def divide(
 
 def _say_dealt_out(dataset: Dataset, clients: int) -> str:
     """Say that the rows of a table go to clients at random, which whoever has real clients did not mean."""
-    likely = sort_places(column.name for column in dataset.preparation.columns)
+    likely, at = list[str](), 0
+    for found in dataset.preparation.columns:
+        values = len(np.unique(dataset.inputs[:, at : at + found.width], axis=0))
+        likely += [found.name] if 1 < values < len(dataset.inputs) else []
+        at += found.width
+    likely = sort_places(likely)
     column = f"--set client={likely[0]} if that column does" if likely else "--set client=COLUMN if a column does"
     return (
         f"nothing says whose a row of {dataset.name} is, so the rows are dealt to {count_of(clients, 'client')} at "

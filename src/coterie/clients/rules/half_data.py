@@ -92,7 +92,8 @@ class HalfDirections(Rule):
     """Train from the received `model` on either half of the data, and send the two directions.
 
     Both halves have `size` samples, drawn without replacement; a client with fewer than two such has halves of what
-    it holds, and one with a single sample sends nothing. All exchanges of a round are about the same halves.
+    it holds, and one with a single sample sends nothing. All exchanges of a round with the same `draw` are about
+    the same halves.
 
     Of a model of more than `SKETCH_ABOVE` parameters a direction crosses as a sketch of `DIRECTION_SKETCH` numbers,
     which keeps inner products.
@@ -101,6 +102,7 @@ class HalfDirections(Rule):
     size: Annotated[int, Field(ge=1, description="samples in a half")] = 32
     passes: Annotated[int, Field(ge=1, description="passes over a half")] = 5
     start: Annotated[int, Field(ge=0, description="number of the start, to name its randomness")] = 0
+    draw: Annotated[int, Field(ge=0, description="number of the halves, to name their randomness")] = 0
     lengths: Annotated[bool, Field(description="whether to tell how long the updates are, too")] = False
     uploads, writes = ("first", "second"), False
     optional_uploads = ("first", "second")
@@ -111,12 +113,12 @@ class HalfDirections(Rule):
         A direction is 0 where no step was taken, or training diverged. With `lengths`, the number `length` is the
         mean of both.
         """
-        halves = half_rows(client, self.size)
+        halves = half_rows(client, self.size, self.draw)
         if not len(halves[0]):
             return Answer()
         start, uploads, lengths = order.items["model"].values, {}, []
         for name, rows in zip(self.uploads, halves, strict=True):
-            purpose = f"{name} half, start {self.start}"
+            purpose = f"{name} half, start {self.start}" + f", draw {self.draw}" * bool(self.draw)
             update: Tensor = yield TrainOnHalf(start, np.sort(rows), self.size, self.passes, purpose)
             length = float(update.norm())
             fine = 0 < length < float("inf")
@@ -130,10 +132,10 @@ class HalfDirections(Rule):
         return dict.fromkeys(self.uploads, (DIRECTION_SKETCH,)) if is_sketched(layout) else {}
 
 
-def half_rows(client: Client, size: int) -> NDArray[np.int64]:
+def half_rows(client: Client, size: int, draw: int = 0) -> NDArray[np.int64]:
     """Return which samples the halves hold `[2, h]`, of those stored: `size` each, or as many as there are."""
-    held = min(size, client.samples // 2)
-    return client.stream("halves").permutation(client.samples)[: 2 * held].reshape(2, held)
+    held, rng = min(size, client.samples // 2), client.stream("halves" + f" {draw}" * bool(draw))
+    return rng.permutation(client.samples)[: 2 * held].reshape(2, held)
 
 
 def is_sketched(layout: Layout) -> bool:

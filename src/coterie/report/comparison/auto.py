@@ -30,7 +30,6 @@ from coterie.studies.compare.cells import Watcher
 from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.folder import choose_free_name
 from coterie.studies.compare.spec import Comparison
-from coterie.studies.compare.tuning import find_edges
 
 CHOSEN = "experiment.toml"
 """The file in the folder of the comparison that holds the chosen experiment."""
@@ -98,8 +97,8 @@ def describe(choice: Choice) -> Iterator[str]:
     chosen, metric = choice.chosen, choice.metric
     yield f"train   {chosen.candidate.label}: {choice.kind}"
     yield f"why     {_give_reason(choice)}"
-    for sentence in find_edges(choice.experiment.method.name, chosen.tuned):
-        yield f"tuned   {sentence}"
+    if chosen.edge:
+        yield f"tuned   {chosen.edge}"
     if chosen.candidate.label != ONE:
         yield f"gain    {_describe_gain(choice)}"
     if (constant := choice.constant) is not None:

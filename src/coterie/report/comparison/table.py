@@ -174,7 +174,13 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         del columns["seeds"]
     if name == "worst10":
         del columns["worst10"]
-    if summary["rounds_mean"].drop_nulls().n_unique() < 2:
+    if (
+        summary.drop_nulls("rounds_mean")
+        .group_by("setting")
+        .agg(pl.col("rounds_mean").n_unique())["rounds_mean"]
+        .le(1)
+        .all()
+    ):
         del columns["rounds"]
     rows = summary.to_dicts()
     needless = {

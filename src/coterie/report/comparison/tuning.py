@@ -9,8 +9,6 @@ import polars as pl
 from coterie.report.comparison.view import value
 from coterie.report.tables import Table
 from coterie.runs.folder.metrics import Metric
-from coterie.studies.compare.spec import Comparison
-from coterie.studies.compare.tuning import find_edges
 
 
 def tabulate_tuning(tuning: pl.DataFrame, measure: Metric) -> Table:
@@ -27,21 +25,13 @@ def tabulate_tuning(tuning: pl.DataFrame, measure: Metric) -> Table:
     return Table([*header, "Trials", "Pruned", "Rounds", "On validation"], lines, texts=len(header))
 
 
-def describe_picks(tuning: pl.DataFrame, comparison: Comparison, measure: Metric) -> Iterator[str]:
+def describe_picks(tuning: pl.DataFrame, measure: Metric) -> Iterator[str]:
     """Yield for each method in each setting what was picked, of how many trials, and how it scored."""
-    methods = {cell.method: cell.experiment.method.name for cell in comparison.cells()}
     for (setting, method), own in tuning.group_by("setting", "method", maintain_order=True):
-        found = own.filter("picked")
-        if found.is_empty():
-            continue
-        changes, score, trial = found.select("changes", "value", "trial").row(0)
-        first = own["value"][0]
-        before = "" if trial == 1 or first is None else f"; {value(measure, first)} as it was"
-        picked = comparison.tuned.get(str(setting), {}).get(str(method), {})
-        dotted = {f"{title}.{key}": one for title, table in picked.items() for key, one in table.items()}
-        edges = find_edges(methods[str(method)], dotted)
-        yield (
-            f"{', '.join(filter(None, [str(setting), str(method)]))}: {changes or 'as it was'} (trial {trial} of "
-            f"{own.height}, {measure.title} {value(measure, score)} on validation samples{before})"
-            + "".join(f"; {sentence}" for sentence in edges)
-        )
+        name = ", ".join(filter(None, [str(setting), str(method)]))
+        for changes, score, trial, edge in own.filter("picked").select("changes", "value", "trial", "edge").rows():
+            first = own["value"][0]
+            before = "" if trial == 1 or first is None else f"; {value(measure, first)} as it was"
+            scored = f"{measure.title} {value(measure, score)} on validation samples{before}"
+            said = f"{name}: {changes or 'as it was'} (trial {trial} of {own.height}, {scored})"
+            yield f"{said}; {edge}" if edge else said

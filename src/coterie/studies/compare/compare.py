@@ -123,7 +123,7 @@ def run_comparison(
             notes += tuning.describe_shortfalls(comparison, trials, tune)
             write_whole(where.path / "tuning.parquet", encode(trials, tuning.TUNING))
             where.write_comparison(comparison)
-        elif not comparison.tuned:  # remove the trials of a comparison that was here before
+        elif (before := where.tuning()) is None or not tuning.is_of(before, comparison):  # of what was here before
             (where.path / "tuning.parquet").unlink(missing_ok=True)
         watcher.later(0 if is_staged else None)
         outcomes = run(comparison.cells())

@@ -82,6 +82,7 @@ TUNING = pl.Schema(
         "rounds": pl.Int64(),
         "pruned": pl.Boolean(),
         "space": pl.String(),
+        "edge": pl.String(),
     }
 )
 """One row a trial, in the order of the comparison's cells and of the trials, which count from 1.
@@ -91,7 +92,7 @@ evaluated round, on validation samples; null where the run broke off, or has non
 told from the pick: the 95 % interval of its difference to it, paired by client, holds 0. It is null for the pick
 itself, for pruned trials, and where clients have no values of their own to pair. `points` is the size of the grid,
 and null where ranges are searched. A pruned trial has played `rounds` rounds, and its value is of the last of them.
-`space` says in words what is searched.
+`space` says in words what is searched, and `edge` where the picked learning rate is an end of its grid.
 """
 
 TUNED = ("training", "aggregation")
@@ -136,10 +137,9 @@ def grid_of(experiment: Experiment) -> Grid:
     idle = _settings_without_use(build_method(experiment.method))
     grid = {}
     for key, setting in tuned_settings(experiment.method.name).items():
-        section, _, name = key.partition(".")
         if key in idle:
             continue
-        present = now[section].get(name)
+        present = look_up(now, key)
         accepted = {value for value in setting.grid if value == present or _accepts(experiment, key, value)}
         if not accepted - {present}:
             continue
@@ -304,15 +304,22 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
     return found
 
 
-def find_edges(method: str, picked: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each picked learning rate, by dotted key, that is the lowest or highest of its grid."""
-    known, found = tuned_settings(method), []
-    for key, value in picked.items():
-        grid = known[key].grid if key.endswith(".lr") and key in known else ()
-        for word, end, further in (("lowest", min, "lower"), ("highest", max, "higher")):
-            if grid and value == end(grid):
-                found.append(f"{value:g} is the {word} {key} of the grid, and a {further} one may do better")
-    return found
+def find_edges(grid: Grid, picked: Mapping[str, Any]) -> str:
+    """Say of each picked learning rate, by dotted key, that it is the lowest or the highest of its grid."""
+    found = []
+    for key, values in grid.items():
+        if key.endswith(".lr"):
+            for word, end, further in (("lowest", min, "lower"), ("highest", max, "higher")):
+                if picked[key] == end(values):
+                    found.append(
+                        f"{picked[key]:g} is the {word} {key} of the grid, and a {further} one may do better"
+                    )
+    return "; ".join(found)
+
+
+def is_of(trials: pl.DataFrame, comparison: Comparison) -> bool:
+    """Return whether the settings of a comparison are those that these trials have picked."""
+    return set(trials.filter("picked")["key"]) <= {cell.key for cell in _first_cells(comparison)}
 
 
 def _first_cells(comparison: Comparison) -> list[Cell]:
@@ -365,7 +372,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         experiment = self.cell.experiment
-        grid = {key: values for key, values in grid_of(experiment).items() if key not in self.fixed}
+        self.grid = grid = {key: vs for key, vs in grid_of(experiment).items() if key not in self.fixed}
         self.rungs = rungs(experiment, self.prune)
         self._keys: set[str] = set()
         self._open: list[_Trial] = []
@@ -467,6 +474,10 @@ class _Search:
 
     def rows(self, picked: _Trial | None, measure: str) -> list[dict[str, Any]]:
         """Return the rows of the table `TUNING`."""
+        edge = ""
+        if picked is not None:
+            tables = picked.cell.experiment.resolved().tables()
+            edge = find_edges(self.grid, {key: look_up(tables, key) for key in self.grid})
         return [
             {
                 "setting": self.cell.setting,
@@ -482,6 +493,7 @@ class _Search:
                 "rounds": trial.rounds,
                 "pruned": trial.is_pruned,
                 "space": self.space,
+                "edge": edge if trial is picked else "",
             }
             for number, trial in enumerate(self.trials, start=1)
         ]
@@ -527,7 +539,7 @@ class _Search:
         tables = self.cell.experiment.resolved().tables()
         study = self._study
         if first := self._try({}):
-            now = {key: tables[key.partition(".")[0]].get(key.partition(".")[2]) for key in study.ranges}
+            now = {key: look_up(tables, key) for key in study.ranges}
             first.proposal = study.start_with(now)
             yield first
         refused = 0
@@ -602,6 +614,12 @@ def _settings_without_use(method: Method[Any]) -> set[str]:
     """Return common settings, by dotted key, that the method takes no notice of, or refuses."""
     found = {"training.optimizer"} if method.needs.plain_sgd else set()
     return found | ({"aggregation.optimizer"} if method.own_aggregation or method.own_step else set())
+
+
+def look_up(tables: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None where the tables have none."""
+    section, _, name = key.partition(".")
+    return tables[section].get(name)
 
 
 def _nest(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
