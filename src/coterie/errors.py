@@ -156,6 +156,8 @@ def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:
         message = re.sub(r"^(\w+) should ", lambda m: f"the {m[1].lower()} must ", message)
         return f"{where} = {value} is not possible; {message}"
     wanted = message.removeprefix("Input should be ")
+    if wanted == "a valid number":
+        wanted = "a number, as 0.3 for 30 %" if "%" in value else "a number"
     return f"{where} = {value} is not possible; it must be {wanted[:1].lower()}{wanted[1:]}"
 
 

@@ -30,7 +30,7 @@ from coterie.cli.options import (
     parse_whole_number,
 )
 from coterie.cli.run import DIVERGED, check_baselines
-from coterie.errors import BadInput, print_escaped
+from coterie.errors import BadInput, nearest, print_escaped
 from coterie.plugins import import_modules
 
 if TYPE_CHECKING:
@@ -344,7 +344,10 @@ def _find_owners(
         raise BadInput(f"method.{name} is not a setting of any method here; see: coterie list methods NAME")
     if section:
         return section, name, owners
-    asked = next((label for label, titles in has.items() if titles), next(iter(has)))
+    asked = next((label for label, titles in has.items() if titles), "")
+    if not asked:  # the method with the nearest name says it
+        own = {s.name: label for label, of in names.items() for s in known_settings(of, network, task)["method"]}
+        asked = own.get(nearest(name, own) or "", next(iter(has)))
     for label in dict.fromkeys([asked, *owners]):
         section, _, name = qualify(name, names[label], network, task, value).partition(".")
     return section, name, owners

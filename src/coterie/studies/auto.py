@@ -296,7 +296,8 @@ def plan(
     common["evaluation"] = {**common.get("evaluation", {}), "on": "validation"}
     common["evaluation"] |= {"adapt": ADAPT} if adapted else {}
     first = asked.run.seed
-    words = f"auto-{asked.data.name}-{asked.data.split}".replace("_", "-")
+    split = "" if asked.data.split == "auto" else f"-{asked.data.split}"
+    words = f"auto-{Path(asked.data.name).stem}{split}".replace("_", "-")
     comparison = Comparison.from_tables(
         {
             "name": name or make_name(words, otherwise="auto"),

@@ -67,6 +67,6 @@ def test_of_data_without_classes_the_task_is_told() -> None:
         outputs=7,
     )
     description = describe(divide(data, "by-user", None, 0, count_twins=False))
-    assert description.lines()[0] == "texts: 3 clients, 60 samples of 5, language with 7 outputs"
+    assert description.lines()[0] == "texts: 3 clients, 60 samples of 5 inputs, language with 7 outputs"
     assert (description.histograms, description.divergence) == (None, None)
     assert not any("classes" in line for line in description.lines())

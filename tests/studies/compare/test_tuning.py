@@ -266,7 +266,7 @@ def test_what_ties_with_the_pick_is_said(tuned: tuple[Comparison, Comparison, pl
             assert row["tied"] == (abs((one - other).mean()) <= half)
             tied += row["tied"]
     assert table.filter("picked")["tied"].null_count() == 6
-    said = describe_shortfalls(before, table, 4)
+    said = [sentence for sentence in describe_shortfalls(before, table, 4) if "other trials" in sentence]
     assert tied
     assert sum(int(sentence.split(": ")[1].split()[0]) for sentence in said) == tied
     assert all("3 other trials" in sentence for sentence in said)

@@ -357,7 +357,7 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
     if "passes" in columns:
         parts.append(
             "Local passes: how many times a client trained on all of its samples, as a mean over clients; warm-ups "
-            "and trials count, an adaptation before a test does not."
+            "and a method's own trials count, tuning and an adaptation before a test do not."
         )
     if {"way", "volume", "effort"} & columns:
         target = f"{baseline}'s own last value, seed by seed"

@@ -129,9 +129,10 @@ def summarise(items: Sequence[Item], kept: Results) -> list[str]:
         sentences.append(f"**{paper}** claims that {_join(numbered)}. Here {'; '.join(told)}.{why}")
     counted = ", ".join(f"{_IN_PAGE.get(verdict, verdict)} {count}" for verdict, count in verdicts.most_common())
     excluded = sum(count for size, count in sizes.items() if size.startswith("excluded"))
-    missed = f" {sizes.total()} of them have a printed difference; our interval excludes it in {excluded}." * bool(
-        sizes
-    )
+    missed = ""
+    if sizes:
+        missed = f" For {sizes.total()} of them the paper prints a size that ours can be held against"
+        missed += f"; our interval excludes it in {excluded}."
     largest = join_words(f"{count} at {scale}" for scale, count in scales.most_common() if scale) or "none was run"
     reduced = f"They are judged on reduced runs ({largest}), none at its paper's own size."
     sentences.append(f"**All {verdicts.total()} main claims**: {counted}.{missed} {reduced}")

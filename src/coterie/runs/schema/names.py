@@ -289,7 +289,7 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
         is_plain = len(homes) == 1 and key not in SYNONYMS
         hint = f"did you mean {close if is_plain else ' or '.join(homes)}?"
     else:
-        hint = f"{method} has {', '.join(known['method'])}; for all keys see: coterie new"
+        hint = f"{method} has {', '.join(known['method'])}; coterie new FILE.toml writes all keys"
     raise BadInput(f"{key} is not a setting of {method} or of any section; {hint}")
 
 

@@ -168,6 +168,7 @@ def load_samples(data: str | pl.DataFrame, about: About, keep: Sequence[str] = (
     if isinstance(data, str) and data in DATASETS:
         dataset = load(data)
         inputs = np.array(scale_bytes(dataset.inputs, dataset.standard))
+        _refuse_another_shape(inputs, data, about)
         columns, notes = Columns(data, inputs, dataset.labels, notes=dataset.notes), list(dataset.notes)
         _fill_and_scale(inputs, columns, about.preparation or Preparation(), notes)
         return _as_samples(columns, inputs, about, notes)
@@ -213,17 +214,19 @@ def prepare_samples(columns: Columns, about: About, keep: Sequence[str] = ()) ->
             f"{columns.where} is a table; the model takes samples of the shape {format_shape(about.features)}"
             f"{AXES.get(len(about.features), '')}, not rows of columns"
         )
-    inputs = _prepare(_standardise(columns, about, notes), known, notes)
+    inputs = _prepare(_standardise(columns, about, notes), about, known, notes)
     return _as_samples(columns, inputs, about, notes)
 
 
-def _as_samples(columns: Columns, inputs: NDArray[Any], about: About, notes: list[str]) -> Samples:
+def _refuse_another_shape(inputs: NDArray[Any], where: str, about: About) -> None:
     if not _fits(inputs.shape[1:], about):
         raise BadInput(
-            f"{columns.where}: samples have the shape {format_shape(inputs.shape[1:])}; "
-            f"the model takes {format_shape(about.features)}"
-            f"{AXES.get(len(about.features), '')}"
+            f"{where}: samples have the shape {format_shape(inputs.shape[1:])}; the model takes "
+            f"{format_shape(about.features)}{AXES.get(len(about.features), '')}"
         )
+
+
+def _as_samples(columns: Columns, inputs: NDArray[Any], about: About, notes: list[str]) -> Samples:
     task = about.build_task()
     if task.tokens:
         inputs = _read_known_tokens(inputs, columns.where, about, task)
@@ -326,9 +329,10 @@ def _add_up(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(note for _, note in found.values())
 
 
-def _prepare(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.float32]:
+def _prepare(columns: Columns, about: About, known: Preparation, notes: list[str]) -> NDArray[np.float32]:
     """Samples as the model takes them."""
     inputs = make_inputs(columns, known, notes)
+    _refuse_another_shape(inputs, columns.where, about)
     if not inputs.flags.writeable:
         inputs = storage.take(inputs, np.arange(len(inputs)))
     # Every sample is predicted: where training left some out, they are refused here.

@@ -14,7 +14,7 @@ TOLERANCE = 1.1
 
 REMEDIES = {
     "rounds": "--equal passes gives all methods the same number",
-    "passes": "a method can stop only after a whole round; more rounds or a shorter warm-up make the gap smaller",
+    "passes": "a method stops only after a whole round; more rounds or a lower method.warm_up bring them nearer",
 }
 """What to do about it, by what the methods have as much of."""
 

@@ -288,6 +288,13 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
                 found.append(
                     f"{where}: {own.height} of {trials} trials, because no other settings of its {space} can run"
                 )
+            space, changed = " ".join(own["space"].unique()), ", ".join(own["changes"])
+            keys = [key for key in tuned_settings(first[setting.name, method.name].method.name) if "method." in key]
+            if untried := [key for key in keys if key in space and key not in changed]:
+                rest = "rates and optimizers come first, and more trials get to "
+                found.append(
+                    f"{where}: no trial changed {', '.join(untried)}; {rest}{'them' if untried[1:] else 'it'}"
+                )
             tied = own["tied"].sum()
             if tied:
                 others = own.filter(~pl.col("pruned"))["value"].count() - 1
@@ -301,6 +308,9 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
                     if lost < own.height
                     else f"{where}: no trial has a value, and the settings stay as they are"
                 )
+    for row, base in comparison.adapted.items():
+        if tuning.filter(method=base).height > 1:
+            found.append(f"{row}: its settings are those picked for {base}, which is scored before adaptation")
     return found
 
 

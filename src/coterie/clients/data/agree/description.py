@@ -51,7 +51,7 @@ class Description:
     def lines(self) -> list[str]:
         """The description as lines of text for printing."""
         n = len(self.sizes)
-        shape = " x ".join(map(str, self.features)) + (" numbers" if len(self.features) == 1 else "")
+        shape = " x ".join(map(str, self.features)) + (" inputs" if len(self.features) == 1 else "")
         lines = [
             f"{self.name}: {count_of(n, 'client')}, {count_of(self.sizes.sum(), 'sample')} of {shape}, "
             f"{self._learnt}"

@@ -272,7 +272,7 @@ def _check_name(data: str) -> None:
     if data.startswith(HUB) and not (len(parts) in (2, 3) and all(parts)):
         raise BadInput(f"data = {data!r} is not possible; write {HUB}owner/name, or {HUB}owner/name/configuration")
     path = Path(data)
-    is_path = path.exists() or path.suffix in ENDINGS or len(path.parts) > 1
+    is_path = path.exists() or path.suffix in ENDINGS or data != path.name
     if not is_path and not data.startswith((HUB, given.PREFIX)):
         files = "the path of a .csv, .npz or .parquet file or of a folder"
         raise BadInput(unknown("data", data, DATASETS.names(), instead=files))

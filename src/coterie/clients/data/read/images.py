@@ -52,9 +52,9 @@ def _find_images(folder: Path, labelled: bool, named: Named) -> list[Path]:
     files = _files(folder)
     if not files:
         names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-        there = f"only {shorten(names)}" if names else "nothing"
+        there = f", only {shorten(names)}" if names else "; it is empty"
         raise BadInput(
-            f"data = {str(folder)!r} has no .csv, .npz or .parquet file, and no images, {there}; a folder holds "
+            f"data = {str(folder)!r} has no .csv, .npz or .parquet file, and no images{there}; a folder holds "
             "one such file per client, or images as client/class/file.png or class/file.png"
         )
     depths = Counter(len(file.relative_to(folder).parts) for file in files)
