@@ -175,6 +175,19 @@ def test_a_table_for_a_model_of_images_is_told_the_shape_and_no_column(terminal:
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("setting", ["missing=mean", "standardise=global"])
+def test_images_for_a_model_of_a_table_are_told_the_shapes(terminal: Terminal, setting: str) -> None:
+    """Before they would be filled or scaled as its columns are."""
+    patients(0).write_csv("patients.csv")
+    train(terminal, "patients.csv", "--set", setting)
+    np.savez("images.npz", features=np.zeros((5, 8, 8), np.float32))
+    for data, shape in (("digits", "8x8x1"), ("images.npz", "(8, 8)")):
+        ended = terminal("predict", "first", "--data", data, "--group", "0")
+        assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+        assert shape in ended.err
+
+
+@pytest.mark.medium
 def test_kept_columns_of_any_name_are_written_and_are_no_features(terminal: Terminal) -> None:
     """`file` is the name of an argument of `np.savez`; a model of an array knows no names that would tell."""
     numbers = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
