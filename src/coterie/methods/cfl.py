@@ -58,7 +58,7 @@ from coterie.models.layout import BYTES_PER_SCALAR, Layout, Part
 
 NOISE: Final = "noise"
 
-LEVEL, TWICE = 0.003, 2
+LEVEL, TESTS = 0.003, 2
 """The p-value of a test on halves below which members of a leaf count as no draws from one population, and how many
 tests in a round must say so, each with other halves: a leaf is tested in every round in which it rests."""
 
@@ -553,7 +553,7 @@ class CFL(Method[CFLState]):
             return sides, math.nan
         part, rows = self._select_part(state, server.layout), np.full(len(asked), row)
         times = math.inf
-        for draw in range(TWICE):
+        for draw in range(TESTS):
             found = yield from compare_halves(asked, rows, state.models, server, part, draw)
             if row not in found:
                 return sides, math.nan

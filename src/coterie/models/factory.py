@@ -115,7 +115,8 @@ class Factory:
         except BadInput:
             raise
         except Exception as error:
-            raise BadInput(f"network {self.name} cannot be built: {type(error).__name__}: {error}") from error
+            of = f" with {', '.join(f'{key} = {value!r}' for key, value in settings.items())}" if settings else ""
+            raise BadInput(f"network {self.name}{of} cannot be built: {type(error).__name__}: {error}") from error
         if not isinstance(network, nn.Module):
             raise BadInput(f"network {self.name} gives {type(network).__name__}; it must give a torch.nn.Module")
         return network

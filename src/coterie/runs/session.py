@@ -345,7 +345,7 @@ class Session:
                     client, reason = failures[0]
                     raise BadInput(
                         f"nobody answered in round {number}, and the round of {name} cannot go on without answers "
-                        f"({mistake}): {self.federation.names[client]} {reason}; {self.runtime.remedy}"
+                        f"({mistake}): {self.federation.names[client]!r} {reason}; {self.runtime.remedy}"
                     ) from mistake
                 raise
         if result.state is None:
@@ -516,7 +516,7 @@ class Session:
             when = f"rounds {first} to {last}" if first < last else f"round {last}"
             self._write_warnings([])
             raise BadInput(
-                f"nobody answered in {when}, and the model did not change: {self.federation.names[client]} "
+                f"nobody answered in {when}, and the model did not change: {self.federation.names[client]!r} "
                 f"{reason}; {self.runtime.remedy}"
             )
 
@@ -537,7 +537,7 @@ class Session:
         if self._silent_rounds and (failures := self._find_failures()):
             (client, reason), count = failures[0], self._silent_rounds
             last = f"the last {count} rounds" if count > 1 else "the last round"
-            warnings.append(f"nobody answered in {last}: {self.federation.names[client]} {reason}")
+            warnings.append(f"nobody answered in {last}: {self.federation.names[client]!r} {reason}")
         elif not self._up_bytes and self.done and self.experiment.method.name != LOCAL:
             warnings.append(
                 f"{self.experiment.method.name} shared no parameters: each client has trained alone, as with "

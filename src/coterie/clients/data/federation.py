@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -360,12 +361,14 @@ def divide(
 
 def _say_dealt_out(dataset: Dataset, clients: int) -> str:
     """Say that the rows of a table go to clients at random, which whoever has real clients did not mean."""
-    likely, at = list[str](), 0
-    for found in dataset.preparation.columns:
-        values = len(np.unique(dataset.inputs[:, at : at + found.width], axis=0))
-        likely += [found.name] if 1 < values < len(dataset.inputs) else []
-        at += found.width
-    likely = sort_places(likely)
+    columns = dataset.preparation.columns
+    ends = dict(zip((each.name for each in columns), accumulate(each.width for each in columns), strict=True))
+    begins = {each.name: ends[each.name] - each.width for each in columns}
+    likely = [
+        name
+        for name in sort_places(ends)
+        if 1 < len(np.unique(dataset.inputs[:, begins[name] : ends[name]], axis=0)) < len(dataset.inputs)
+    ]
     column = f"--set client={likely[0]} if that column does" if likely else "--set client=COLUMN if a column does"
     return (
         f"nothing says whose a row of {dataset.name} is, so the rows are dealt to {count_of(clients, 'client')} at "
