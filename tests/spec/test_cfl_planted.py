@@ -73,6 +73,16 @@ def test_four_groups_are_found(method: type[CFL], participation: float, split: s
     assert run.ari() == 1.0
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("sizes", [(6, 6), (9, 3)])
+def test_two_groups_of_twelve_clients_are_parted(sizes: tuple[int, int]) -> None:
+    """A cut that the test on halves can hardly tell from chance, for there are few ways to pair so few clients."""
+    options: dict[str, Any] = {"training": Training(lr=0.5), "network": "mlp", "engine": "batched"}
+    for seed in range(3):
+        federation = digits("iid + rotated(2)", 2 * max(sizes), seed, sizes)
+        assert train(CFL(), federation, 14, **options).ari() == 1.0
+
+
 @pytest.mark.slow
 def test_four_groups_of_twelve_are_found() -> None:
     """Where every cut is accepted, groups are cut up as well."""
