@@ -1,7 +1,7 @@
 # make demo          a federated run on this machine, from a fresh clone
 # make demo-flower   the same with real clients: a server, three nodes, TLS and keys, on this machine
 # make quick         before a commit, in three minutes: format, lint, types, and the tests that take a moment
-# make test          the same with all tests but the slow ones, in about ten minutes
+# make test          the same with all tests but the slow ones, in about five minutes
 # make test-all      the same with every test: all methods on all engines and runtimes, real processes, kills
 # make storm         1,000 kills and 1,000 interruptions at random moments lose no bit; takes an hour or two
 # make fuzz          20,000 odd inputs: files, command lines, data, messages; each ends in a result or a sentence

@@ -243,7 +243,7 @@ def find_accepted(names: list[str]) -> list[str]:
     return [name for name in names if NETWORKS.problem(name) is None]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_spawned_worker_begins_with_nothing_and_gets_what_its_work_has(here: Path) -> None:
     experiment = coterie.Experiment(**QUICK, network="own:Net")
     names = ["os:system", "shutil:rmtree", "trap:net", "own:Net"]
@@ -280,7 +280,7 @@ def test_a_run_resumed_from_the_page_may_import_what_watch_was_told(
 # ---- what a person gave
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -306,7 +306,7 @@ def test_what_is_typed_is_used_and_is_forgotten_with_the_command(
     assert (refused.code, "--allow own:Net" in refused.err) == (2, True)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_command_of_a_refusal_and_that_of_an_interruption_go_on(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

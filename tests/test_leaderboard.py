@@ -149,7 +149,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PLUGIN)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_method_of_ones_own_joins_by_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -201,7 +201,7 @@ def interrupt_at(name: str) -> Callable[[str, str], Result]:
     return compute
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_cell_computed_again_has_the_same_digest() -> None:
     first, again = (leaderboard_cells.compute("tiny", "fedprox") for _ in range(2))

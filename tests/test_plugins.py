@@ -66,7 +66,7 @@ def listed(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_listing_names_what_packages_offer_and_imports_nothing(site: Path) -> None:
     shouting = METHOD + "\nprint('imported')\n"
     install(site, "some-package", {"methods": {"mine": "some_module:Mine"}}, {"some_module": shouting})
@@ -338,7 +338,7 @@ def test_a_metric_of_a_package(site: Path) -> None:
         MEASURES.entries = before
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_metrics_are_listed_and_chosen(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_file_that_a_limit_on_the_process_has_no_room_for(
     assert "12,000,000 values" in said
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_twenty_thousand_clients_are_explained_soon(terminal: Terminal) -> None:
     row = pl.int_range(120_000, eager=True)
     pl.DataFrame({"client": row // 6, "x": row % 7, "label": row % 2}).write_parquet("many.parquet")
@@ -157,7 +157,7 @@ def test_twenty_thousand_clients_are_explained_soon(terminal: Terminal) -> None:
     assert "whole run" in out
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_many_epochs_and_a_large_cohort_are_explained_soon(terminal: Terminal) -> None:
     """Ten epochs are tried, and costs are of all."""
     from coterie.advice.explain.explain import explain
@@ -172,7 +172,7 @@ def test_many_epochs_and_a_large_cohort_are_explained_soon(terminal: Terminal) -
     assert (code, "whole run" in out) == (0, True)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_name_that_no_drawing_may_hold(tmp_path: Path, terminal: Terminal) -> None:
     call, table = terminal, tmp_path / "odd.csv"
     rows = [f'"s\x1b{row % 4}\x07",{row % 7},{row % 2}' for row in range(80)]

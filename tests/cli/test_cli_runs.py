@@ -165,7 +165,7 @@ def test_runs_that_are_not_there(terminal: Terminal) -> None:
         assert re.search(said, terminal("show", word).err)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_interruption_before_the_first_round_is_said(tmp_path: Path) -> None:
     code = (
         "import sys, os, signal, coterie.runs.loop as running\n"

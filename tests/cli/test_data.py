@@ -137,6 +137,7 @@ def test_a_frame_is_read_as_the_experiment_says(tmp_path: Path, monkeypatch: pyt
         coterie.Experiment(data={"name": (np.zeros((20, 2)), np.arange(20) % 2), "label": "ill"})
 
 
+@pytest.mark.slow
 def test_a_table_that_names_no_client_is_said_to_be_dealt_at_random(terminal: Terminal) -> None:
     """Its owner may have meant one of the columns; whoever says how many clients there are has not."""
     rows = [f"{n % 4},{n % 7},{n % 2}" for n in range(240)]

@@ -141,7 +141,7 @@ def test_the_client_is_asked_for_in_the_data_that_are_named_beside_the_file(term
     assert re.match("coterie: new data.csv: .* ward, b, label$", asked)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_folder_whose_files_have_a_column_of_places_asks_who_the_client_is(
     tmp_path: Path, terminal: Terminal
 ) -> None:

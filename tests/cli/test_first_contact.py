@@ -65,6 +65,7 @@ def test_of_many_columns_the_nearest_are_named_first(terminal: Terminal) -> None
         assert ended.err.split("one of ")[1].startswith(meant)
 
 
+@pytest.mark.slow
 def test_who_the_clients_are_is_asked_until_it_is_answered(terminal: Terminal) -> None:
     Path("hospitals").mkdir()
     for name in ("north", "south"):
@@ -108,7 +109,7 @@ def test_a_stray_file_in_a_folder_is_named_and_blamed_on_no_setting(terminal: Te
     assert "data.label" not in ended.err
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "has_learnt"), [("0.1", True), ("0", False)])
 def test_a_run_that_is_no_better_than_a_constant_answer_says_what_to_try(
     terminal: Terminal, rate: str, has_learnt: bool

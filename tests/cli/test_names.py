@@ -42,7 +42,7 @@ def test_a_long_name_is_taken_thrice(given: list[str], terminal: Terminal) -> No
         assert RunFolder(Path("runs") / name).status == "finished"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_comparisons_of_one_long_name_are_apart(terminal: Terminal) -> None:
     for rounds in ("1", "2"):
         outcome = terminal("compare", *WORDS, "--seeds", "1", "--rounds", rounds)

@@ -83,7 +83,7 @@ class Confused(FedAvg):
     [
         (Unasked, TypeError, "yield"),
         (Confused, KeyError, "of the round"),
-        (Unprepared, BadInput, "client 0 AttributeError: no targets here"),
+        (Unprepared, BadInput, "'client 0' AttributeError: no targets here"),
         (Forgetful, TypeError, "Forgetful"),
         (Short, ValueError, r"Short .*\(3,\).*\(4,\)"),
         (Small, ValueError, r"'model' .*\(1, 5\);.* \d+ "),

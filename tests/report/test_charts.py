@@ -36,7 +36,7 @@ def of_clients(*rows: tuple[int, int, int, float]) -> pl.DataFrame:
     return pl.DataFrame(named, schema=CLIENTS)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_saved_charts_are_pictures_and_the_same_every_time(clustered: RunFolder, tmp_path: Path) -> None:
     once, again = (charts.save_charts_of(clustered, tmp_path / name) for name in ("new/figures", "again"))
     assert {p.stem for p in once} == set(charts.charts_of(clustered))
@@ -150,7 +150,7 @@ def test_eighteen_groups_have_their_own_colours() -> None:
     assert colours.of_groups([18]) == found[:1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_importing_the_report_loads_no_torch_and_no_runtime() -> None:
     script = (
         "import sys, coterie.report.run_page, coterie.report.run_tables\n"

@@ -85,6 +85,7 @@ def view(comparison: Comparison, frames: Frames, setting: str = "turned") -> Vie
     return next(v for v in views(comparison, frames, summarise(comparison, frames)) if v.setting == setting)
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing(written: str) -> None:
     specifications = assert_loads_nothing(written)
     reader = Reader(written)

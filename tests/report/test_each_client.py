@@ -135,7 +135,7 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     assert re.search(r"FedAvg \+ FT.*fine-tuned.*local-only", tuned.cautions[-1])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_the_page_of_runs_that_diverged_is_written(tmp_path: Path) -> None:
     """Scores without end have no interval, and what they gain has none, or is not known."""

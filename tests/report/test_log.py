@@ -40,6 +40,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 def test_a_page_has_the_figures_of_every_log_between_the_accuracy_and_the_traffic(mixed: RunFolder) -> None:
     figures = draw_run(read_runs([mixed])[0])
     names = [figure.name for figure in figures]

@@ -44,7 +44,7 @@ def experiment(folder: Path, name: str, *observers: str) -> coterie.Experiment:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_that_is_resumed_is_told_of_once_and_is_what_it_is_untold(tmp_path: Path) -> None:
     plain = coterie.run(experiment(tmp_path, "plain"))
     told = coterie.run(experiment(tmp_path, "told", "csv"))

@@ -311,7 +311,7 @@ def test_the_name_of_a_file_alone_makes_no_rounds(
         assert len(ended.err.splitlines()) == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes")
 def test_no_pipe_keeps_a_resumed_run_waiting(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -455,6 +455,7 @@ def test_what_others_wrote_stays_text(tmp_path: Path, browser: Browser) -> None:
         assert browser.evaluate("document.title") != "taken"
 
 
+@pytest.mark.slow
 def test_a_run_is_titled_by_its_name_and_a_chart_repeats_no_tick(tmp_path: Path, browser: Browser) -> None:
     runs = tmp_path / "runs"
     first, *_ = [synthesise(runs, name, clients=12, groups=2, rounds=5) for name in ("first", "second")]

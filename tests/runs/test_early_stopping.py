@@ -38,6 +38,7 @@ def losses_of(result: coterie.Result) -> list[float]:
     return list(log["value"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
 def test_it_ends_with_the_best_round(tmp_path: Path, method: str) -> None:
     stopped = coterie.run(experiment(tmp_path, method))
@@ -64,6 +65,7 @@ def test_the_last_round_that_is_allowed_returns_to_the_best(tmp_path: Path) -> N
     assert limited.rounds["accuracy"].to_list()[-1] == whole.rounds["accuracy"].to_list()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 def test_a_run_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path, method: str) -> None:
     expected = coterie.run(experiment(tmp_path / "whole", method))

@@ -160,6 +160,7 @@ def test_private_layers_adapt_where_a_method_keeps_some(tmp_path: Path) -> None:
     assert after("fedavg", "private") == after("fedavg", "all")
 
 
+@pytest.mark.slow
 def test_how_far_an_adaptation_goes(tmp_path: Path) -> None:
     """By steps or epochs, at the learning rate of the round, or at its own."""
 

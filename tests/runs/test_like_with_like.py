@@ -15,7 +15,7 @@ SMALL = ["--clients", "4", "--network", "mlp", "--set", "network.hidden=[8]", "-
 SMALL += ["--rounds", "2", "--baselines", "none"]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_method_that_shares_nothing_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -279,7 +279,7 @@ def test_evaluating_less_often_changes_no_result() -> None:
 # ---- failures
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_client_that_takes_too_long_is_in_the_table_of_failures() -> None:
     run = {"participation": 1.0, "client_timeout": 3.0, "workers": 2, "engine": "sequential"}
     result = coterie.run(small({"name": "test-failing", "fault": "sleep"}, 3, run=run))

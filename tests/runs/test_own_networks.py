@@ -113,7 +113,7 @@ def test_a_frozen_layer_never_moves(method: str, tmp_path: Path) -> None:
         session.close()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [{"name": OWN + "Frozen"}, OWN + "tied"])
 def test_two_workers_give_the_bits_of_one_and_resume_those_of_a_whole_run(network: Any, tmp_path: Path) -> None:
     settings = {"folder": str(tmp_path), "rounds": 2}
@@ -171,7 +171,7 @@ def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) 
         read_model(tmp_path / "model.safetensors")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_network_of_a_path_is_written_as_onnx(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     result = run(experiment(OWN + "Frozen", folder=str(tmp_path), rounds=1))

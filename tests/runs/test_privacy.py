@@ -354,7 +354,7 @@ def test_a_private_run_draws_each_client_by_itself() -> None:
     assert np.mean(sizes) == pytest.approx(6, abs=1)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "privacy",
     [{"unit": "client", "noise_by": "server"}, pytest.param({"unit": "example"}, marks=pytest.mark.slow)],
@@ -382,7 +382,7 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, privacy: dict[str, Any]) -
     assert f"epsilon {promise.epsilon:.3g} of one {unit} with delta 0.01" in str(show(folder).caption)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_private_run_that_is_cut_off_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """Noise is drawn anew from the same address, and the clipping norm goes on from where it was."""
     promised = {"unit": "client", "noise_multiplier": 0.7, "clip_quantile": 0.5, "noise_seed": 1}
@@ -395,6 +395,7 @@ def test_a_private_run_that_is_cut_off_goes_on_with_the_same_bits(tmp_path: Path
     assert len(set(clips)) == 4
 
 
+@pytest.mark.slow
 def test_every_client_keeps_the_promise_for_its_samples() -> None:
     """The one that spends most decides on the noise, whichever that is."""
     sizes = np.array([17, 30, 33, 64, 200])
@@ -580,7 +581,7 @@ def test_models_of_single_clients_in_checkpoints_are_said(noise_by: str, said: b
         assert any("checkpoints" in sentence for sentence in session.find_warnings()) == said
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_exports_of_private_runs_say_neither_how_many_are_in_a_group_nor_who(tmp_path: Path) -> None:
     """Nor does the sentence that asks which group."""
     ifca = {"name": "ifca", "init": "plain", "clusters": 2}

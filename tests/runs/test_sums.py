@@ -236,6 +236,7 @@ def test_who_is_out_of_proportion_is_left_out_of_sums(method: str, workers: int,
     assert_equal(sums, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "ifca"])
 def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method: str, tmp_path: Path) -> None:
     def experiment(name: str) -> coterie.Experiment:

@@ -22,7 +22,7 @@ class Cycle:
         self.me = self
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_is_there_is_left_alone_until_the_end() -> None:
     dead = weakref.ref(Cycle())
     assert dead() is not None

@@ -90,7 +90,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_checkpoint_is_not_copied_before_it_is_written(tmp_path: Path) -> None:
     """75 MB are written; the process has at most 20 MB more than before."""
     done = subprocess.run(

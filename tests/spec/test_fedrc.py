@@ -53,7 +53,7 @@ def test_fedrc_7_4_likelihoods_are_divided_by_the_shares_of_classes(engine: str)
     torch.testing.assert_close(after.classes.double(), counts / counts.sum(1, keepdim=True), atol=1e-5, rtol=0)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_fedrc_7_4_does_not_part_clients_by_their_labels() -> None:
     """Two groups of clients see other classes and agree on what they mean; FedEM parts them the further."""
     apart = []

@@ -26,6 +26,7 @@ def test_partial_pooling_6_19_shares() -> None:
     assert (np.diff([find_shares(variances, n)[0] for n in (1, 5, 50, 500)]) > 0).all()
 
 
+@pytest.mark.slow
 def test_partial_pooling_6_19_keeps_what_is_no_chance() -> None:
     kept = {}
     for kind in ("iid", "incongruent"):
@@ -68,7 +69,7 @@ def best_ridge(federation: Federation) -> float:
     return min(map(error, np.logspace(-3, 6, 37)))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0])
 def test_partial_pooling_6_19_is_nearly_the_best_ridge(spread: float, tmp_path: Path) -> None:
     """40 clients with 20 samples of a linear regression, whose coefficients vary by `spread` between clients."""

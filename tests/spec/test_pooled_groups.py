@@ -38,7 +38,7 @@ def test_pooled_groups_6_20_costs() -> None:
     assert {run.bytes("up", number) for number in (2, 3)} == {8 * (size + told) * 4}
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_pooled_groups_6_20_beat_one_mean_and_groups_alone(tmp_path: Path) -> None:
     """Two groups of regressions whose members' coefficients differ a little, too."""
     rng, lines = np.random.default_rng(0), ["client,a,b,c,d,label"]
@@ -65,6 +65,7 @@ def test_pooled_groups_6_20_beat_one_mean_and_groups_alone(tmp_path: Path) -> No
     assert best < min(errors.values())
 
 
+@pytest.mark.slow
 def test_pooled_groups_6_20_clients_who_differ_in_constants_keep_these_and_share_slopes(tmp_path: Path) -> None:
     """A random intercept: constants and slopes have shares of their own."""
     rng, lines = np.random.default_rng(1), ["client,a,b,c,d,label"]

@@ -74,6 +74,7 @@ def test_a_candidate_that_is_not_possible_is_left_out() -> None:
     assert left_out
 
 
+@pytest.mark.slow
 def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     words = ["auto", "digits", "--split", "rotated(2)", "--clients", "8", "--rounds", "4", "--seeds", "2"]
     first = terminal(*words, *SMALL, "--only", "fedavg,halves,cfl", "--name", "search", "--no-run")
@@ -94,6 +95,7 @@ def test_planted_groups_are_chosen_written_and_run(terminal: Terminal) -> None:
     assert coterie.RunFolder(run).experiment()["method"]["name"] == chosen.method.name
 
 
+@pytest.mark.slow
 def test_a_candidate_that_diverged_for_all_is_not_chosen(tmp_path: Path, forked_cells: None) -> None:
     tables: Any = {"method": {"name": "fedavg"}, "network": {"name": "linear"}, "training": {"lr": 1e4}}
     wild = Candidate("wild", "one model, by far too large steps", tables, ())
@@ -107,6 +109,7 @@ def test_a_candidate_that_diverged_for_all_is_not_chosen(tmp_path: Path, forked_
     assert any("wild" in sentence for sentence in choice.left_out)
 
 
+@pytest.mark.slow
 def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
     words = ["auto", "digits", "--split", "iid", "--clients", "6", "--rounds", "3", "--seeds", "1", "--no-run"]
     assert terminal(*words, *SMALL, "--only", "linear,fedavg,halves,ditto").code == 0
@@ -119,6 +122,7 @@ def test_on_one_population_the_simplest_is_chosen(terminal: Terminal) -> None:
     assert "halves" not in scores  # one group is FedAvg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["rare", "number"])
 def test_a_choice_that_is_not_above_a_constant_answer_has_learnt_nothing(
     tmp_path: Path, outcome: str, forked_cells: None

@@ -54,7 +54,7 @@ def test_the_best_is_chosen_and_what_cannot_be_told_from_it_is_said() -> None:
     assert choose(comparison, pl.DataFrame(rows), falls=True)[0] == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_planted_groups_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
 ) -> None:

@@ -158,7 +158,7 @@ except BadInput as error:
 
 
 @on_windows
-@pytest.mark.medium
+@pytest.mark.slow
 def test_windows_is_imitated_and_files_that_are_open_are_removed_when_they_can_be(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -229,7 +229,7 @@ del mapped
     assert not (tmp_path / "to the end").exists()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @on_macos
 def test_macos_is_imitated(environment: dict[str, str]) -> None:
     source = """

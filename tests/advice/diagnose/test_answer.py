@@ -57,7 +57,7 @@ def ask(path: Path, **sections: Any) -> Experiment:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one", "constants", "gradual", "groups", "alone"])
 def test_the_answer_is_of_the_kind_that_the_clients_are(kind: str, tmp_path: Path) -> None:
     found = diagnose(ask(table(kind, tmp_path / "clients.csv")), starts=2)
@@ -76,6 +76,7 @@ def test_what_cannot_be_told_is_said() -> None:
     assert some().suits.kind == "groups"
 
 
+@pytest.mark.slow
 def test_one_model_is_no_answer_where_another_may_gain_much_and_structure_is_likely(tmp_path: Path) -> None:
     found = diagnose(ask(table("one", tmp_path / "clients.csv")), starts=1)
     assert found.pay is not None

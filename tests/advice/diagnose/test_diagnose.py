@@ -270,7 +270,7 @@ def test_other_inputs_and_other_shares_of_classes_are_no_other_coding(split: str
     assert not found.kinds.recoded
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 3])
 def test_linear_models_tell_how_many_groups_there_are(groups: int) -> None:
     """Groups whose models predict held-out samples best are counted; clients of one population are not divided."""

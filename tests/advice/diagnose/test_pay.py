@@ -93,7 +93,7 @@ def test_clients_that_are_reached_by_bytes_gain_the_same() -> None:
     assert got[0] == got[1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
     asked = experiment("iid", 8, training={"lr": 1e-6})
     found = diagnose(asked, starts=1)
@@ -103,7 +103,7 @@ def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
     assert suggest(found, asked) == ()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "lr", "diverges"),
     [
@@ -126,7 +126,7 @@ def test_a_regression_without_learning_says_what_to_scale(
     assert ("--set task.target_scale=global" in unlearnt) == ("target_scale" in task)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_where_one_class_is_common_accuracies_do_not_say_that_nothing_was_learnt(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = ["site,a,y", *(f"site {i % 8},{rng.normal():.3f},{int(i % 10 == 0)}" for i in range(640))]

@@ -16,7 +16,7 @@ CNN = {"name": "cnn"}
 PERMUTED = "permuted-labels(2)"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_layers_tell_clients_apart_by_more_or_less() -> None:
     found = diagnose(experiment(PERMUTED, network=CNN), gains=False, layers=True)
     layers = {layer.name: layer for layer in found.layers}

@@ -117,7 +117,7 @@ def test_many_rounds_are_as_the_second() -> None:
     )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_one_kernel_for_many_clients() -> None:
     asked = experiment({"name": "ifca", "init": "plain"}, engine="batched").updated({"data.clients": 60})
     found = explain(asked)
@@ -193,7 +193,7 @@ class StartsSlowly(FedAvg):
         return GlobalState(cohort.server.aggregation.average(replies.models, state.model))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_a_process_does_but_once_is_not_counted_for_each_client() -> None:
     STARTED.clear()
     first = explain(
@@ -208,7 +208,7 @@ def test_what_a_process_does_but_once_is_not_counted_for_each_client() -> None:
     assert first.clients_seconds < 100 * STARTED[0], "of 300 clients two at a time, each as slow as the first"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_an_adaptation_as_long_as_a_round_takes_all_of_its_epochs() -> None:
     """Clients try few of many epochs; one with a number of its own tries as many as it says."""
     seconds = []
@@ -219,7 +219,7 @@ def test_an_adaptation_as_long_as_a_round_takes_all_of_its_epochs() -> None:
     assert seconds[0] > 6 * seconds[1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fedavg", "fedrep", {"name": "ditto", "personal_epochs": 5}, {"name": "fesem", "warm_up": 20}]
 )
@@ -235,7 +235,7 @@ def test_of_many_epochs_alone_those_are_scaled_that_follow_them(method: str | di
         assert many.later.clients_seconds < 3 * ten.later.clients_seconds
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_promise_of_privacy_is_that_of_all_epochs() -> None:
     """Clients try few of many epochs, in which far less is spent."""
     asked = experiment(engine="auto").updated(

@@ -15,7 +15,7 @@ def test_no_damage_is_accepted_that_gives_other_numbers(tmp_path: Path) -> None:
     assert list(campaign(tmp_path, 150, 5)) == []
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_no_bit_of_an_archives_directory_changes_a_table(tmp_path: Path) -> None:
     """There a name, a place or a kind of compression stands, for which the archive itself has no checksum."""
     folder = make_runs(tmp_path, 1)["running"]

@@ -181,6 +181,7 @@ def test_a_reproduction_refuses_a_link(
     outside.assert_untouched(outcome)
 
 
+@pytest.mark.slow
 def test_the_live_page_resumes_no_run_with_a_link(made: Made, tmp_path: Path) -> None:
     outside, run = Outside(tmp_path / "outside", made), tmp_path / "runs/half"
     shutil.copytree(made.interrupted, run)

@@ -28,7 +28,7 @@ def claim(grid: Faulty, node: int, count: int, message: Message) -> Message | No
     return Message({**message.values, "name": f"clinic-{BAD}"}, message.body)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clinic-9", None], ids=["a name of its own", "no name"])
 def test_a_node_that_takes_the_name_of_another_is_refused_and_the_other_goes_on(
     name: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -55,7 +55,7 @@ def test_a_node_that_takes_the_name_of_another_is_refused_and_the_other_goes_on(
     assert not (tmp_path / "thief/model.safetensors").exists(), "it was sent no model"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_node_with_a_wrong_name_reads_in_its_own_log_that_the_name_is_not_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_malformed_message_ends_nothing(tmp_path: Path) -> None:
     assert "read" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -68,6 +69,7 @@ def test_clients_are_numbered_in_the_natural_order_of_whatever_names_they_have()
     assert sorted(names, key=natural_order) == ["٣", "client-2", "client-10", "x²", "²"]
 
 
+@pytest.mark.slow
 def test_two_clients_cannot_share_a_folder(tmp_path: Path) -> None:
     here = place(tmp_path, CLIENTS)
     shared = str(tmp_path / "shared")

@@ -260,7 +260,7 @@ class Asleep(Rule):
         return Answer()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
 def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     """Busy workers end by themselves, and leave no memory behind."""

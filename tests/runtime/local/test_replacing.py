@@ -127,7 +127,7 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
         runtime.close()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody says that a process is stopped")
 def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "STOPPED_SECONDS", 0.5)
@@ -147,7 +147,7 @@ def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.Mon
         runtime.close()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_says_that_a_worker_was_replaced(tmp_path: Path) -> None:
     class Killer:
         notes: ClassVar[list[str]] = []

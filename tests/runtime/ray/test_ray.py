@@ -223,6 +223,7 @@ def test_the_comparison_sees_a_bit() -> None:
     assert not same(seen, again)
 
 
+@pytest.mark.slow
 def test_faulty_clients_are_left_out_and_come_back(ray: Any, tmp_path: Path) -> None:
     """The others get the bits of a run without a fault, and the state of who fails stays as it was."""
     sound, others = here(), [client for client in range(CLIENTS) if client != BAD]
@@ -322,6 +323,7 @@ class Web(socketserver.BaseRequestHandler):
         self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
+@pytest.mark.slow
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.runtime.ray.cluster.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"^run\.runtime = 'ray' .*coterie\[ray\]$"):

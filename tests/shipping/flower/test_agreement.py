@@ -170,7 +170,7 @@ def test_the_experiment_says_the_order(tmp_path: Path) -> None:
     assert model.about.preparation.input_names == ("marker", "age")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -189,7 +189,7 @@ def test_a_client_with_other_columns_is_turned_away(
     assert "coterie: north " in capsys.readouterr().err
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_features_without_names_cannot_be_matched(tmp_path: Path) -> None:
     place = clinics(tmp_path, tables())
     x = np.zeros((EACH, 2), np.float32)
@@ -215,7 +215,7 @@ def test_values_of_text_are_told_only_where_they_may_be(tmp_path: Path) -> None:
     assert not any("icu" in text for text in told)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_value_that_nobody_knows_is_named_in_the_clients_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def test_all_is_ended_also_what_will_not_listen_and_what_it_has_started(programs
     until(lambda: not about(str(programs)), 10)
 
 
+@pytest.mark.slow
 @linux
 def test_nothing_is_left_of_an_owner_that_was_killed(programs: Path) -> None:
     program(programs, "flower-superlink", "echo $$ > begun; exec sleep 611")

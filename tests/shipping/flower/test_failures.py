@@ -239,7 +239,7 @@ def own(folder: Path, **data: Any) -> tuple[Place, Experiment]:
     return Place(folder, nodes), asked.updated({"data": schema})
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     held = dict(np.load(here.nodes[1]["data"]))
@@ -254,7 +254,7 @@ def test_what_clients_hold_is_checked_before_the_first_round(tmp_path: Path) -> 
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "said"),
     [
@@ -282,7 +282,7 @@ def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) ->
         coterie.resume(run)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     run = here.run(asked)

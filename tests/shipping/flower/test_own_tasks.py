@@ -46,7 +46,7 @@ def test_real_clients_learn_a_task(task: str, declared: int, metric: str, tmp_pa
     assert read_model(tmp_path / "0" / MODEL).about.classes == 1
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_clients_that_hold_other_outputs_are_told(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"1 target.* 2"):
         run(tmp_path, "regression", 2)

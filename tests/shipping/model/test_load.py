@@ -113,7 +113,7 @@ except coterie.BadInput:
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_network_of_ones_own_is_read_back_once_it_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

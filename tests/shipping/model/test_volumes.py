@@ -30,7 +30,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return Terminal(capsys)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_model_of_volumes_predicts_them(terminal: Terminal) -> None:
     network = "tests.own_networks:Solid"
     run = terminal("run", "fedavg", "--data", "volumes.npz", "--network", network, *QUICK.split())

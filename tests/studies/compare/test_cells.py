@@ -171,7 +171,7 @@ def test_interrupted_cells_are_gone_on_with(tmp_path: Path, whole: list[pl.DataF
     assert equal(frames(COMPARISON, tmp_path), whole)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_cells")
 def test_a_cell_that_fails_keeps_none_from_running(tmp_path: Path) -> None:
     comparison = Comparison.from_tables(

@@ -136,7 +136,7 @@ def notes_on_both(printed: str) -> list[str]:
     return [note for note in notes if "fedavg" in note and "fesem(" in note]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_local_passes_are_counted_with_the_warm_up(terminal: Terminal) -> None:
     words = ["compare", "fedavg", "fesem(clusters=2, warm_up=6)", *SMALL, "--rounds", "3", "--seeds", "1"]
     printed = terminal(*words, "--name", "unequal").out
@@ -156,7 +156,7 @@ def test_local_passes_are_counted_with_the_warm_up(terminal: Terminal) -> None:
     assert not notes_on_both(terminal(*equal).out)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_equal_passes_end_each_method_after_the_same_training(terminal: Terminal) -> None:
     fesem = "fesem(clusters=2, warm_up=6)"
     words = ["compare", "fedavg", fesem, "fedsgd", *SMALL, "--set", "epochs=2", "--rounds", "5", "--seeds", "1"]
@@ -176,7 +176,7 @@ def test_equal_passes_end_each_method_after_the_same_training(terminal: Terminal
     assert "passes" in pruned.err
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None:
     def call(*words: str) -> tuple[int, str, str]:
         return terminal("compare", "fedavg", *SMALL, "--rounds", "1", "--seeds", "1", "--jobs", "1", "-q", *words)
@@ -198,7 +198,7 @@ def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None
     assert re.search(r"'comparisons/fedavg'.* training\.lr .*0\.05 .*0\.2 .*--name", err)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
     """Behind the table, of how many runs."""
     words = ["fedavg", "ditto", *SMALL, "--rounds", "1", "--seeds", "2", "--set", "training.lr=1e4"]
@@ -281,7 +281,7 @@ def test_a_number_of_one_run_is_not_said_of_others() -> None:
     assert said.startswith("halves: p = 0.1 (β = 1, seed 0; 1 other ")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_did_not_come_about_is_said_by_all_that_a_comparison_writes(terminal: Terminal) -> None:
     words = ["fedavg", "cfl", *SMALL, "--rounds", "2", "--seeds", "2", "--name", "mine"]
     first = terminal("compare", *words).out
@@ -410,8 +410,12 @@ def test_tuned_first(terminal: Terminal) -> None:
     again = terminal("compare", "comparisons/tuned", "--tune", "2", "-q")
     assert again == (0, "comparisons/tuned\n", "")
     assert pl.read_parquet("comparisons/tuned/tuning.parquet").equals(tuning)
-    # Compared without tuning, nothing is left that says what was tried.
+    # Compared without tuning, what was tried stays where it picked what is compared.
     assert terminal("compare", "fedavg", "fedprox", *words, "-q") == (0, "comparisons/tuned\n", "")
+    assert Path("comparisons/tuned/tuning.parquet").exists() == (not comparison.tuned)
+    path = Path("comparisons/tuned/comparison.toml")
+    path.write_text(f'{path.read_text()}\n[tuned."".fedavg.training]\nlr = 0.3\n', "utf-8")
+    assert terminal("compare", "comparisons/tuned", "-q") == (0, "comparisons/tuned\n", "")
     assert not Path("comparisons/tuned/tuning.parquet").exists()
 
 

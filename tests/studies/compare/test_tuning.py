@@ -187,7 +187,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Compari
     return before, *tune(before, 4, runner(pool), pool), pool
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_every_method_has_the_same_budget(tuned: tuple[Comparison, Comparison, pl.DataFrame, Path]) -> None:
     before, _, table, pool = tuned
     assert table.schema == TUNING
@@ -272,7 +272,7 @@ def test_what_ties_with_the_pick_is_said(tuned: tuple[Comparison, Comparison, pl
     assert all("3 other trials" in sentence for sentence in said)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_metric_of_the_task_decides(tmp_path: Path) -> None:
     """Of a regression's settings the one with the lowest RMSE is picked, not the highest."""
     rng = np.random.default_rng(0)
@@ -287,7 +287,7 @@ def test_the_metric_of_the_task_decides(tmp_path: Path) -> None:
     assert table["value"].n_unique() == 3
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_small_grid_ends_early_and_says_so(tmp_path: Path) -> None:
     given = comparison({"fedavg": {"method": {"name": "fedavg"}, **PLAIN}})
     _, table = tune(given, 9, runner(tmp_path), tmp_path)
@@ -312,7 +312,7 @@ def test_settings_that_cannot_run_do_not_count(tmp_path: Path) -> None:
     assert (table.height, len(asked)) == (2, 3)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_values_that_a_method_refuses_only_together_are_no_trials(tmp_path: Path) -> None:
     """A threshold of gamma_max is one of cosines, and AdaCFL's distance is another."""
     given = comparison({"AdaCFL": {"method": {"name": "adacfl", "t_min": 1}}})
@@ -322,7 +322,7 @@ def test_values_that_a_method_refuses_only_together_are_no_trials(tmp_path: Path
     assert not any("gamma_max = 0.13" in row for row in trials["changes"])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_method_that_is_another_one_whatever_its_settings_is_said_to_be(tmp_path: Path) -> None:
     """No leaf is tested within two rounds, so that every trial would be of FedAvg."""
     given = comparison(["adacfl"])
@@ -371,7 +371,7 @@ def test_a_method_that_cannot_begin_is_not_searched_for_ever(tmp_path: Path) -> 
     assert describe_shortfalls(given, table, 2)[0].startswith("fedcps(personal_layers=9): 0 of 2 trials")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_interrupted_trials_are_gone_on_with(tmp_path: Path) -> None:
     """Also in the second batch, which a sampler draws by what the first came to."""
     sampler, given, left = "tpe", comparison(["fedavg"]), 5
@@ -408,7 +408,7 @@ def test_processes_give_the_same(tmp_path: Path) -> None:
         assert RunFolder(two / key).rounds().height == rounds  # no round more than it is judged by
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_pruned_trials_take_the_same_rounds_of_every_method(tmp_path: Path) -> None:
     given = comparison(["fedavg", "fedprox"], experiment={**QUICK, "run": {"rounds": 8}})
     after, table = tune(given, 4, runner(tmp_path), tmp_path, "tpe", prune=True)
@@ -422,7 +422,7 @@ def test_pruned_trials_take_the_same_rounds_of_every_method(tmp_path: Path) -> N
     assert set(after.tuned.get("", {})) <= {"fedavg", "fedprox"}
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_samplers_leave_the_grid_and_stay_within_its_ends(tmp_path: Path) -> None:
     _, table = tune(comparison(["fedprox"]), 8, runner(tmp_path), tmp_path, "random")
     rates = [RunFolder(tmp_path / key).experiment()["training"]["lr"] for key in table["key"]]
@@ -476,7 +476,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path, trials: int, more: Any,
 # ---- no test data
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_tuning_never_looks_at_test_data(tmp_path: Path) -> None:
     """With other labels on all test samples the picks are the same to the bit, and the final accuracies are not."""
     data = tmp_path / "own.npz"

@@ -148,7 +148,7 @@ def test_main_claims_can_be_decided_at_medium(name: str) -> None:
 QUICK = MAIN.replace("accuracy['IFCA', 'IID'] > accuracy['FedAvg', 'IID']", "accuracy['FedAvg', 'IID'] < 101")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_from_the_command_to_the_front(coterie: Terminal, tmp_path: Path) -> None:
     for name in ("a-table1", "a-table2"):
         (tmp_path / f"papers/{name}.toml").write_text(QUICK, "utf-8")

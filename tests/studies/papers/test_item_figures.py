@@ -59,7 +59,7 @@ def data_of(chart: Any) -> list[dict[str, Any]]:
     return [row for rows in (*values, *found.get("datasets", {}).values()) for row in rows]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_every_kind_of_drawing_is_of_the_runs(coterie: Terminal, tmp_path: Path) -> None:
     for path in (tmp_path / "papers").iterdir():
         path.unlink()
