@@ -204,7 +204,7 @@ def test_every_method_that_searches_for_groups_is_on_the_page_of_planted_groups(
     assert set(planted.TOLD) <= numbered
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_row_of_too_few_groups_says_that_the_run_said_so() -> None:
     digits = [c for c in planted.own_cells(("fedcps",), ("digits",), (1,)) if c.case.skew == "permuted-labels"]
     right, few = (next(c for c in digits if c.fewer == fewer) for fewer in (0, 1))

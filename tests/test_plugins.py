@@ -403,7 +403,7 @@ class Once(Observer):
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_is_done_with_a_run_later_imports_what_the_run_did(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

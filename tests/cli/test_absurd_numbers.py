@@ -192,7 +192,7 @@ def test_a_name_that_no_file_can_have(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", long).code == 2
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_text_in_the_place_of_a_round(terminal: Terminal) -> None:
     """Also where whoever wrote it has made the digests anew."""
     call = terminal

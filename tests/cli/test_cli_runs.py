@@ -100,14 +100,14 @@ def test_options_go_before_the_file_and_set_before_options(terminal: Terminal) -
     assert (written.run.rounds, written.run.seed, written.method.settings["clusters"]) == (1, 7, 2)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_runs_elsewhere_are_found_there(terminal: Terminal) -> None:
     ended = terminal("run", "fedavg", "--name", "x", "--folder", "a b", *SMALL).out.splitlines()[-1]
     assert re.match("next .*coterie show 'a b/x' .*coterie predict 'a b/x' --data FILE", ended)
     assert terminal("show", "a b/x").out == terminal("show", "x", "--folder", "a b").out != ""
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_a_run_is_compared_with_stays_and_charts_are_saved_where_asked(terminal: Terminal) -> None:
     for name in "abc":
         synthesise(Path("runs"), name, clients=4, groups=1, rounds=2, picture=False)

@@ -25,7 +25,7 @@ def terminal(
     return Terminal(capsys)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [[], ["--name", "n" * LONGEST_NAME]])
 def test_a_long_name_is_taken_thrice(given: list[str], terminal: Terminal) -> None:
     for _ in range(3):

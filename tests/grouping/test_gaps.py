@@ -9,7 +9,7 @@ from benchmarks.second_stage import plant, shares_divided
 from coterie.grouping.gaps import find_groups, in_mean_squares, without_mean_direction
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "clients"), [("halves", 12), ("thirds", 24)])
 def test_planted_groups_are_found_as_they_are(kind: str, clients: int) -> None:
     """Groups 1.35 times as far apart as clients of one; 1.1 times the median distance links nearly all halves."""

@@ -88,6 +88,7 @@ def test_a_group_with_other_classes_has_inputs_that_differ_no_more_often_than_th
     assert found["within"] <= 0.12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "size"), [(8, 8), (6, 16)])
 def test_a_group_of_small_halves_differs_no_more_often_than_the_level_says(every: int, size: int) -> None:
     small = np.arange(CLIENTS) % every == 1

@@ -38,6 +38,7 @@ def test_a_run_is_drawn_as_on_its_page(clustered: RunFolder, together: RunFolder
     assert "'accuracy'" in repr(figures["accuracy"])
 
 
+@pytest.mark.slow
 def test_charts_are_as_their_language_has_it(mixed: RunFolder) -> None:
     """Altair's own check, which is off where pages are made."""
     for figure in draw_run(read_runs([mixed])[0]):

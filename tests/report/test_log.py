@@ -120,6 +120,7 @@ def test_a_number_logged_twice_in_a_round_counts_once(tmp_path: Path) -> None:
     assert read_runs([folder])[0].logged("cut")["value"].to_list() == [0.5] * 3
 
 
+@pytest.mark.slow
 def test_long_runs_of_many_clients_stay_light(mixed: RunFolder) -> None:
     rounds, clients = 300, 60
     deep = stories.layercfl(rounds, clients, tuple(f"conv{i}" for i in range(16)))
@@ -132,7 +133,7 @@ def test_long_runs_of_many_clients_stay_light(mixed: RunFolder) -> None:
         assert len(json.dumps(data)) < 3e5, figure.name
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"clients": 1, "groups": 1}, {"rounds": 1}, {"rounds": 12, "until": 5}])
 def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[str, int]) -> None:
     clients, rounds = settings.get("clients", 6), settings.get("rounds", 5)
@@ -147,6 +148,7 @@ def test_one_client_one_round_or_a_run_cut_short(tmp_path: Path, settings: dict[
     assert folder.log()["round"].max() == settings.get("until", rounds)
 
 
+@pytest.mark.slow
 def test_a_chart_that_cannot_be_drawn_costs_no_other(mixed: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a run that is finished fail for its page: the chart says that it is left out, and why."""
 

@@ -29,6 +29,7 @@ def tables(folder: RunFolder) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.path.glob("*")) if path.is_file()]
 
 
+@pytest.mark.slow
 def test_baselines_are_the_same_runs_again_and_alter_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_head_that_adapts_leaves_the_body_alone(tmp_path: Path) -> None:
     assert not away[: head.ranges[0][0]].any()
 
 
+@pytest.mark.slow
 def test_adaptation_obeys_the_drops_of_a_methods_own_schedule(tmp_path: Path) -> None:
     """That is of a client's own model; and of newcomers, who come after the last round and so after its drop."""
 
@@ -151,6 +152,7 @@ def test_adaptation_obeys_the_drops_of_a_methods_own_schedule(tmp_path: Path) ->
     assert adapted(2, own=True) == adapted(2)  # one local update, where nothing else is asked for
 
 
+@pytest.mark.slow
 def test_private_layers_adapt_where_a_method_keeps_some(tmp_path: Path) -> None:
     def after(method: str, layers: str) -> float:
         adapt = {"epochs": 1, "layers": layers}
@@ -180,6 +182,7 @@ def test_how_far_an_adaptation_goes(tmp_path: Path) -> None:
     assert rounds["adapted_loss"][1] == pytest.approx(rounds["loss"][1], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_both_engines_and_workers_agree(tmp_path: Path) -> None:
     adapt = {"epochs": 2, "layers": "head"}
     one = run(_experiment(tmp_path, "fesem", evaluation__adapt=adapt, run__engine="sequential"))

@@ -256,7 +256,7 @@ def test_no_planted_groups_no_agreement() -> None:
 # ---- rounds without an evaluation
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_evaluating_less_often_changes_no_result() -> None:
     """A run that was interrupted before its first evaluation is shown, too."""
     often = coterie.run(small("ifca", 4, run={"name": "often"}))

@@ -111,7 +111,7 @@ def test_epsilon_is_that_of_the_gaussian_mechanism(multiplier: float, times: int
     assert gaussian_delta(epsilon, multiplier / sqrt(times)) == pytest.approx(1e-5, rel=0.02)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_noise_found_keeps_the_promise_and_is_no_greater() -> None:
     releases = Releases(20, 0.2)
     noise = find_noise(3.0, releases, 1e-4)
@@ -523,7 +523,7 @@ def differ(one: coterie.Result, other: coterie.Result) -> bool:
     return not all(a.equals(b) for a, b in zip(bits(one), bits(other), strict=True))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_secret_is_its_owners_and_goes_when_the_run_ends(tmp_path: Path) -> None:
     wanted = experiment(rounds=3)
     wanted = wanted.updated({"run.folder": str(tmp_path), "run.name": "cut"})

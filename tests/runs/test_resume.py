@@ -187,6 +187,7 @@ def test_an_edited_experiment_is_refused(interrupted: RunFolder, capsys: pytest.
     assert coterie.resume(interrupted).status == "finished"
 
 
+@pytest.mark.slow
 def test_what_changes_no_bit_may_be_edited(interrupted: RunFolder) -> None:
     """A finished run may also be given more rounds; they are those it would have had at once."""
     text = interrupted.experiment_text()

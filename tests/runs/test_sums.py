@@ -200,6 +200,7 @@ def test_a_method_says_whether_its_server_looks_at_single_models(method: str, pl
     assert watching.models_in_rows == bool(watching.run.method.needs.models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [

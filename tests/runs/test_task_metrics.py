@@ -30,6 +30,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return Terminal(capsys)
 
 
+@pytest.mark.slow
 def test_a_regression_from_its_run_to_its_page(terminal: Terminal) -> None:
     words = ["--set", "task.name=regression", "--set", "evaluation.adapt={epochs=1}", "--holdout-clients", "0.25"]
     ran = terminal("run", "fedavg", "--data", "own.npz", "--workers", "1", *WORDS, *words, "--name", "own")

@@ -36,6 +36,7 @@ def test_what_is_there_is_left_alone_until_the_end() -> None:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.slow
 def test_importing_is_for_a_process_that_begins() -> None:
     assert torch.__version__
     with freeze_imports():  # torch is here

@@ -58,7 +58,7 @@ def test_two_incongruent_groups_are_found(method: type[CFL], participation: floa
     assert run.method.final_warnings(run.state, run.server, 25) == []
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("method", "participation", "split"),

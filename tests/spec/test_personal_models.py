@@ -564,7 +564,7 @@ def test_personal_models_6_22_to_6_28_bytes(method: Method[Any], participation: 
         assert run.bytes("up", number) == run.bytes("down", number) == expected
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("method", EACH, ids=lambda method: type(method).__name__)
 def test_personal_models_6_22_to_6_28_suit_their_clients(method: Method[Any]) -> None:
     """Where labels mean other things to other groups, personal models beat the common one by far."""

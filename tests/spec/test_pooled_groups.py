@@ -22,6 +22,7 @@ def test_pooled_groups_6_20_is_partial_pooling_where_there_is_one_group() -> Non
         assert torch.equal(one.variances, two.variances)
 
 
+@pytest.mark.slow
 def test_pooled_groups_6_20_finds_the_groups_of_halves() -> None:
     federation = planted("incongruent", 2, clients=12)
     ours, halves = (train(method, federation, 2) for method in (PooledGroups(passes=1), Halves()))

@@ -80,6 +80,7 @@ def test_scaffold_6_20_steps_are_plain_whatever_the_solver() -> None:
     assert torch.equal(plain.state.model, momentum.state.model)
 
 
+@pytest.mark.slow
 def test_scaffold_6_20_holds_clients_together() -> None:
     """The point of it: after many local steps, models of unlike clients lie closer than FedAvg's."""
     training = TRAINING.updated(epochs=5, lr=0.05)

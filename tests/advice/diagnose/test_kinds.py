@@ -58,7 +58,7 @@ def test_a_fifth_of_the_clients_does_not_turn_the_kind() -> None:
     assert kinds("iid", attack=attack).found == ()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_few_clients_whose_labels_mean_something_else_may_be_hostile() -> None:
     attack = {"kind": "label-flip", "share": 0.2}
     for split, others in (("iid", "one group"), ("permuted-labels(2)", "2 groups")):

@@ -62,7 +62,7 @@ def part(found: Explanation, name: str) -> int:
 # ---- against the run
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("method", EXACT)
 def test_bytes_are_those_of_the_run(method: str) -> None:
@@ -126,7 +126,7 @@ def test_one_kernel_for_many_clients() -> None:
     assert found.up_bytes == [round.up_bytes_total for round in coterie.rounds(asked)][-1]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "due"), [(1, [3, 6, 7]), (3, [3, 5, 6, 7])])
 def test_evaluations_are_counted_where_they_are_due(last: int, due: list[int]) -> None:
     asked = experiment(rounds=7).updated({"evaluation.every": 3, "evaluation.last": last})
@@ -150,7 +150,7 @@ def test_dropout_takes_whom_it_takes_in_the_run() -> None:
     assert found.up_bytes == second.up_bytes_total
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fesem", "em-groups", "halves", "ditto", "fedamp"])
 def test_of_a_large_cohort_a_part_is_tried_and_all_is_counted(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a round asks everybody, cohort or not."""
@@ -331,7 +331,7 @@ def test_the_slowest_worker_decides() -> None:
     assert makespan(np.array([9.0, 1.0, 1.0, 1.0]), 2) == 9
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_many_clients_have_the_messages_of_the_few_that_work(terminal: Terminal) -> None:
     """Of a hundred 32 work; the others keep what these keep, and send as much."""
     asked = experiment("fedrep", participation=0.5, engine="batched").updated({"data.clients": 100})

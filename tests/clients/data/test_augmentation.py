@@ -124,7 +124,7 @@ def models(result: coterie.Result) -> list[float]:
     ]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_workers_change_no_bit(tmp_path: Path) -> None:
     whole = models(coterie.run(experiment(tmp_path, name="whole")))
     assert whole == models(coterie.run(experiment(tmp_path, name="two", workers=2)))

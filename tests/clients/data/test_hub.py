@@ -180,7 +180,7 @@ def test_hub_images_whose_means_are_known_are_standardised_and_public_ones_are_t
     assert federation.notes == ()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_flower_partitioners(flower: Any) -> None:
     pathological = 'flwr:PathologicalPartitioner(partition_by="label", num_classes_per_partition=3) + rotated(2)'
     one, again, other = (build("digits", pathological, 10, seed) for seed in (0, 0, 1))

@@ -110,7 +110,7 @@ def test_a_network_that_asks_for_both_gets_both(tmp_path: Path) -> None:
     assert coterie.run(experiment).summary["accuracy"] == 1.0
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [save_npz, save_parquet])
 def test_a_language_model_gets_both(
     save: Callable[[Path, np.ndarray[Any, Any]], str],

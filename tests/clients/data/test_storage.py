@@ -152,7 +152,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, save: Any) -> None:
         read_columns(path, labelled=False)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_run_is_the_same(tmp_path: Path) -> None:
     path, found = tmp_path / "data.npz", []
     np.savez(path, x=RNG.normal(0, 1, (120, 7)).astype(np.float32), **beside(120))

@@ -33,7 +33,7 @@ def test_no_bit_of_an_archives_directory_changes_a_table(tmp_path: Path) -> None
     assert accepted < 100
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_is_damaged_is_named_and_the_rest_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,7 +173,7 @@ def test_a_closed_runtime_says_so() -> None:
         mixed(runtime, {"model": Send.same(torch.zeros(runtime.layout.size), np.arange(6))})
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_workers_that_died_between_two_rounds_are_replaced() -> None:
     runtime = runtime_of()
     try:

@@ -78,6 +78,7 @@ def _say_an_error(pipe: Connection) -> None:
     pipe.send("OSError: no such network here")
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     context, begun = multiprocessing.get_context("fork"), []
 

@@ -148,7 +148,7 @@ def test_a_new_app_learns_numbers_on_the_scale_that_the_table_has(
     assert deviation == pytest.approx(table["label"].std(), rel=0.3)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_columns_are_matched_by_name(tmp_path: Path) -> None:
     held = tables()
     straight = clinics(tmp_path / "straight", held).run(experiment())
@@ -341,7 +341,7 @@ def test_standardised_alike_a_federation_gives_the_bits_of_a_simulation(tmp_path
     assert sums["client"].n_unique() == 3
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_resumed_run_keeps_to_what_was_agreed_on(tmp_path: Path) -> None:
     asked = experiment(standardise="global")
     whole = clinics(tmp_path / "whole", tables()).run(asked)

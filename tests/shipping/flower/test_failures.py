@@ -150,7 +150,7 @@ def test_a_wrong_message_costs_its_client_the_round_and_nothing_else(tmp_path: P
     assert RunFolder(run).clients().filter(round=rounds)["accuracy"].is_not_nan().all()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_model_of_the_largest_numbers_ends_no_run(tmp_path: Path) -> None:
     """It is finite, but its squares are not; the picture of the groups is drawn of the others, in resumes too."""
     last: list[bool] = []

@@ -104,7 +104,7 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
             assert not any(held["features"][0].tobytes() in content for content in kept)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_client_that_joins_after_training_is_received_as_in_simulation(tmp_path: Path) -> None:
     asked = experiment("fesem", rounds=2, holdout_clients=0.3)
     here = place(tmp_path, 6)

@@ -59,7 +59,7 @@ def accuracy(terminal: Terminal, *words: str) -> tuple[float, str]:
     return float(found.split()[1].rstrip(":%")) / 100, out
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_training_data_are_told_from_others_and_classes_keep_their_names(terminal: Terminal) -> None:
     patients(0).write_csv("wards.csv")
     patients(1).write_csv("fresh.csv")
@@ -76,7 +76,7 @@ def test_training_data_are_told_from_others_and_classes_keep_their_names(termina
     assert run.class_names == ("ill", "well")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_order_of_columns_changes_nothing(terminal: Terminal) -> None:
     Path("wards").mkdir()
     whole = patients(0)
@@ -101,7 +101,7 @@ def test_the_order_of_columns_changes_nothing(terminal: Terminal) -> None:
     assert accuracy(terminal, "first", "--data", "sorted.csv", "--group", "0")[0] > 0.9
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     whole = patients(0)
     whole.write_csv("wards.csv")
@@ -127,7 +127,7 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     assert re.search(r"^note: .*\bnew\b", out, re.MULTILINE)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_predictions_say_whose_they_are(terminal: Terminal) -> None:
     """Each row has its client, what is asked to be kept as it is written, and the model that answered."""
     table = patients(0).rename({"client": "Hospital", "label": "outcome"})
@@ -164,7 +164,7 @@ def test_predictions_say_whose_they_are(terminal: Terminal) -> None:
     assert (code, "--out" in err) == (2, True)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_table_for_a_model_of_images_is_told_the_shape_and_no_column(terminal: Terminal) -> None:
     assert terminal("run", "fedavg", "--rounds", "1", "--name", "r", "-q", "--baselines", "none").code == 0
     Path("patients.csv").write_text("client,sex,label\na,f,1\nb,m,0\n", "utf-8")

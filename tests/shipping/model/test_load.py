@@ -82,6 +82,7 @@ def test_a_client_unknown_to_the_run_costs_no_others_prediction(tmp_path: Path, 
     assert own[0].equals(own[1])
 
 
+@pytest.mark.slow
 def test_a_frame_is_predicted_as_its_file_is(tmp_path: Path) -> None:
     trained = coterie.load(train(tmp_path, method="local-only").folder)
     found, frame = trained.predict(tmp_path / "clients.csv").table(), pl.read_csv(tmp_path / "clients.csv")

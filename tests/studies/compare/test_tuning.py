@@ -508,7 +508,7 @@ def test_tuning_never_looks_at_test_data(tmp_path: Path) -> None:
     assert all(final != other for final, other in zip(*finals, strict=True))
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedcps", "dcpfl", "fedtsdp", "adacfl"])
 def test_no_method_measures_test_data_where_validation_data_count(
     method: str, monkeypatch: pytest.MonkeyPatch
