@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -144,6 +145,8 @@ def train(
         if not quiet:
             say(f"beside  {added}")
         page.unlink(missing_ok=True)
+    elif not (quiet or ended or folder.diverged_for_all()) and (doubt := _find_doubt(folder)):
+        say(f"note: {doubt}")
     written: Path | None = page
     if before is None or folder.progress() != before or others is not None or not page.exists():
         with exit_on_interrupt(
@@ -187,20 +190,31 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
     parts = [f"{TITLES[name]} not run: {why}" for name, why in plan.refused.items()]
     if {run.label for run in runs} != before:
         column = metrics.headline
-        own = RunResults(folder, folder.name)
-        known, constant = [(run.label, run.summary[column]) for run in runs], score_constant(own)
-        if constant is not None:
-            sign = -1 if metrics.deciding.less_is_better else 1
-            scored = [own.summary[column], *(value for _, value in known)]
-            if not any(sign * value > sign * constant[1] for value in scored):
-                parts.append(
-                    "no model is better than a constant answer, so nothing may have been learnt from the inputs; "
-                    "try another training.lr, more rounds, or inputs of one scale (data.standardise)"
-                )
+        known = [(run.label, run.summary[column]) for run in runs]
+        if (constant := score_constant(RunResults(folder, folder.name))) is not None:
+            if doubt := _find_doubt(folder, [value for _, value in known]):
+                parts.append(doubt)
             known.append(constant)
         scores = [f"{name} {measured(metrics.deciding, value)}" for name, value in known]
         parts.insert(0, ", ".join(scores))
     return "; ".join(parts)
+
+
+def _find_doubt(folder: RunFolder, others: Sequence[float] = ()) -> str:
+    """Say that neither a run nor `others` beside it score more than a constant answer; empty where one does."""
+    from coterie.report.each_client import score_constant
+    from coterie.runs.folder.reading import RunResults
+
+    own, metrics = RunResults(folder, folder.name), folder.metrics
+    if not own.rounds.height or own.summary[metrics.headline] is None or (floor := score_constant(own)) is None:
+        return ""
+    sign = -1 if metrics.deciding.less_is_better else 1
+    if any(sign * value > sign * floor[1] for value in (own.summary[metrics.headline], *others)):
+        return ""
+    return (
+        "no model is better than a constant answer, so nothing may have been learnt from the inputs; try another "
+        "training.lr, more rounds, or inputs of one scale (data.standardise)"
+    )
 
 
 def exit_interrupted(folder: Path, round: int) -> NoReturn:

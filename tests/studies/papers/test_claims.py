@@ -90,6 +90,7 @@ def test_seeds_that_coincide_bear_a_claim_out_and_are_no_test_of_it() -> None:
     tested = judge("q['high'] > q['low']")
     assert tested.p is not None
     assert [claim.corrected for claim in correct([found, tested, found])] == ["undecided", "holds", "undecided"]
+    assert [claim.corrected for claim in correct([found])] == ["holds"]  # alone there is nothing to correct for
     assert judge("q['zero'] <= 0", exact=True).p == 0
 
 

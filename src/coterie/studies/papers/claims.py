@@ -298,8 +298,10 @@ def correct(judged: Sequence[JudgedClaim]) -> list[JudgedClaim]:
     too large; that one and those after it become undecided. The chance of any wrong verdict is then at most 5 %,
     however the claims depend on each other. Claims without a test do not count. Nor do those that hold or do not
     by seeds that coincide, which have no p value and become undecided. That two methods are equal within a point
-    is not corrected.
+    is not corrected, nor is a claim that is alone.
     """
+    if len(judged) == 1:
+        return list(judged)
     judged = [replace(c, corrected="undecided") if c.p is None and c.verdict in DECIDED else c for c in judged]
     ordered = sorted((found.p, place) for place, found in enumerate(judged) if found.p is not None)
     corrected = list(judged)
