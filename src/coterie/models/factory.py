@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from coterie.catalogue import Catalog, Entry, T, first_sentence, plain
-from coterie.errors import BadInput, sentences
+from coterie.errors import BadInput, sentences, show_value
 from coterie.plugins import give as give_names
 
 GIVEN = "given:"
@@ -115,7 +115,8 @@ class Factory:
         except BadInput:
             raise
         except Exception as error:
-            of = f" with {', '.join(f'{key} = {value!r}' for key, value in settings.items())}" if settings else ""
+            told = ", ".join(f"{key} = {show_value(value)}" for key, value in settings.items())
+            of = f" with {told}" if told else ""
             raise BadInput(f"network {self.name}{of} cannot be built: {type(error).__name__}: {error}") from error
         if not isinstance(network, nn.Module):
             raise BadInput(f"network {self.name} gives {type(network).__name__}; it must give a torch.nn.Module")
