@@ -23,7 +23,7 @@ from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from coterie.errors import BadInput, shorten, unknown
 
@@ -86,9 +86,18 @@ def suggest_path(name: str) -> str | None:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return f"{module}:NAME" if file.is_file() else None
-    found = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    found = [own for own in found if not own.startswith("_")]
+    found = [node.name for node in tree.body if _may_be_named(node)]
     return f"{module}:NAME with one of {shorten(found)}" if len(found) > 1 else f"{module}:{(found or ['NAME'])[0]}"
+
+
+def _may_be_named(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef]:
+    """Whether it is a public class, or a public function whose arguments all have defaults, as settings have."""
+    match node:
+        case ast.ClassDef(name=name):
+            return not name.startswith("_")
+        case ast.FunctionDef(name=name, args=given):
+            return not name.startswith("_") and len(given.defaults) == len(given.posonlyargs + given.args)
+    return False
 
 
 # ---- what a person gave

@@ -124,7 +124,13 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting for all methods; repeatable."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The comparison's name.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The comparison's name; the same comparison goes on under it, another is refused.",
+        ),
+    ] = None,
     folder: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where the comparison's folder is made.")
     ] = None,

@@ -181,7 +181,10 @@ def _print_items(asked: Sequence[str], folder: Path, keep: Path | None) -> None:
     if problems:
         raise BadInput(problems)
     if keep is None:
-        say(f"these are the results in {folder}; --keep {REPOSITORY_RESULTS} adds those of Coterie's repository")
+        say(
+            f"these are the results in {folder}; --keep {REPOSITORY_RESULTS} adds those of Coterie's repository, "
+            "with the time each took"
+        )
     else:
         say(f"these are the results in {keep} and {folder}")
     say(f"run one with: coterie reproduce ITEM --scale {DEFAULT_SCALE}")

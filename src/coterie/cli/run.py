@@ -65,7 +65,9 @@ def add(app: typer.Typer) -> None:
 def run(
     what: What,
     options: dict[str, Any],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The run's name; one that is taken gets -2, -3, …")
+    ] = None,
     observers: Observers = None,
     track: Track = None,
     against: Against = None,

@@ -70,7 +70,8 @@ def judge(option: str, pay: Pay | None, p: float, groups: int, why_not: str) -> 
             f"for all, but its gain may be as large as the upper end of {pay.say_gain(other.gain)}; more samples "
             "would decide",
         )
-    return Suits(kind, f"What suits the clients? {WORDS[kind].format(groups=groups).capitalize()}")
+    by = "" if pay is None else " (scores on held-out samples decide it: see Does it pay?)"
+    return Suits(kind, f"What suits the clients? {WORDS[kind].format(groups=groups).capitalize()}{by}")
 
 
 def _find_open(pay: Pay) -> Option | None:

@@ -328,7 +328,7 @@ def _find_kinds(
     numbers: Targets = "labels" if task.probable else "numbers"
     kind: Targets = "classes" if classes else numbers if task.numbers else "others"
     found = () if skew is None else skew.kinds(alpha)
-    return Kinds(count, skew, found, few, many, kind, tuple(of_groups), tuple(recoded))
+    return Kinds(count, skew, found, few, many, kind, tuple(of_groups), tuple(recoded), alpha)
 
 
 def _find_recoded(

@@ -69,6 +69,7 @@ class Kinds:
             tells.
         groups: in what those groups differ that profiles were told of.
         recoded: clients who seem to code the classes in another way.
+        alpha: the error level of the tests of the shares.
     """
 
     clients: int
@@ -79,6 +80,7 @@ class Kinds:
     targets: Targets
     groups: tuple[GroupKinds, ...] = ()
     recoded: tuple[Recoding, ...] = ()
+    alpha: float = 0.05
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -151,7 +153,8 @@ class Kinds:
         else:
             named = {"classes": classes, "inputs given the class": inputs, "inputs of a single class": within}
         parts = [
-            f"{max(0.0, share.share):.1%} of {'that' if number else 'the variance'} of {name} (p = {share.p:.2g})"
+            f"{max(0.0, share.share):.1%} of {'that' if number else 'the variance'} of {name}"
+            f"{'' if share.p <= self.alpha else ' (no more than chance)'}"
             for number, (name, share) in enumerate(named.items())
         ]
         return f"differences between clients explain {', '.join(parts)}"
