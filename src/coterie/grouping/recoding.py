@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -57,6 +56,8 @@ def _directions(profile: Floats) -> Floats:
 def _match(ours: Floats, theirs: Floats) -> tuple[Labels, float, float]:
     """Return the order of their classes that is most like ours, its cosine, and that of the order as named."""
     products = ours @ theirs.T
+    from scipy.optimize import linear_sum_assignment  # takes long to load
+
     _, order = linear_sum_assignment(-products)
     size = np.linalg.norm(ours) * np.linalg.norm(theirs)
     if size == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 
 def minimise_on_simplex(form: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -18,5 +17,7 @@ def minimise_on_simplex(form: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     values, vectors = np.linalg.eigh(form / max(float(np.abs(form).max()), np.finfo(np.float64).tiny))
     rows = np.vstack([np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T, np.ones(len(form))])
+    from scipy.optimize import nnls  # takes long to load
+
     found, _ = nnls(rows, np.append(np.zeros(len(form)), 1.0))
     return np.asarray(found / found.sum(), np.float64)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from scipy.optimize import brentq
-
 from coterie.errors import BadInput
 
 GRID = 1e-3
@@ -70,6 +68,8 @@ def find_noise(epsilon: float, releases: Releases, delta: float) -> float:
 
     if excess(low) <= 0:
         return low
+    from scipy.optimize import brentq  # takes long to load, and few runs need it
+
     found = float(brentq(excess, low, high, xtol=1e-4 * high, rtol=1e-4))
     while excess(found) > 0:  # the promise holds, whatever side the root was found from
         found *= 1.0005

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, logit
 
 Floats = NDArray[np.float64]
 Values = NDArray[Any]
@@ -186,6 +185,8 @@ def _is_known(targets: Values) -> NDArray[np.bool_]:
 
 def _bound_logit(value: float, error: float) -> tuple[float, float]:
     """Bound a share between 0 and 1 from its standard error, on logits, so that the ends stay between them, too."""
+    from scipy.special import expit, logit  # takes long to load, and a round asks for no interval
+
     middle, half = logit(value), Z * error / (value * (1 - value))
     return float(expit(middle - half)), float(expit(middle + half))
 
@@ -282,6 +283,8 @@ def _r2(means: Floats) -> Floats:
 
 def _surprise(predicted: Values, scores: Values, targets: Values) -> Floats:
     """Return the summed cross-entropy of each text, and its known tokens, `[s, 2]`."""
+    from scipy.special import log_softmax
+
     found = np.zeros((len(targets), 2))
     for text, (logits, right) in enumerate(zip(scores, targets, strict=True)):
         known = right >= 0
