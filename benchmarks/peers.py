@@ -7,7 +7,8 @@ The workloads are FedAvg with one local epoch of SGD at batch 10. W1 is pfl-rese
 clients of 50 images a round, its CNN of 1,626,442 parameters with dropout, learning rate 0.1. W2 has 100 clients of
 100 Fashion-MNIST images, all of them in every round, and a perceptron 784-64-10. In both, every round ends with the
 evaluation of the new model on all clients' held-out samples. Coterie stores images as bytes and makes numbers of
-them in the rounds; the others are handed the same numbers. Coterie runs as it always does: metrics of every client,
+them in the rounds; the others are handed the same numbers. As in a run, short rounds follow each other: of W2 each
+way does five before its turn ends, and their mean counts. Coterie runs as it always does: metrics of every client,
 ledger and tables are written in every round, checkpoints as often as takes a twentieth of the time.
 `benchmarks/drivers` says what the others do.
 
@@ -58,6 +59,8 @@ from coterie.runtime.threads import cores
 ROOT = Path(__file__).parents[1]
 WARM = 1
 """Rounds that are not counted."""
+IN_A_ROW = {"W2": 5}
+"""How many rounds of a workload a way does in its turn; of others one."""
 LEARNT = 0.99
 """Share of the loss of guessing below which a model has learnt: CIFAR-10's is there after three rounds of W1."""
 
@@ -283,7 +286,7 @@ def compared(
         name: of the workload.
         whole: what is trained.
         ways: the Python of each way.
-        repeats: rounds that are timed.
+        repeats: turns that are timed.
         tune: take part with the fastest of a way's settings, else with one process and one thread.
 
     Raises:
@@ -294,15 +297,20 @@ def compared(
         work = prepared(name, whole, folder)
         settings = {way: fastest(WAYS[way], python, folder) if tune else (1, 1) for way, python in ways.items()}
         with ExitStack() as stack:
+            row = IN_A_ROW.get(name, 1)
             drivers = {
-                way: stack.enter_context(started(WAYS[way], python, folder, WARM + repeats, settings[way]))
+                way: stack.enter_context(started(WAYS[way], python, folder, WARM + repeats * row, settings[way]))
                 for way, python in ways.items()
             }
-            for _ in range(WARM + repeats):
+            for turn in range(WARM + repeats):
                 for driver in drivers.values():
-                    driver.round()
+                    for _ in range(1 if turn < WARM else row):
+                        driver.round()
         memory = {way: peak(WAYS[way], python, folder, settings[way]) for way, python in ways.items()}
-    times = {way: [r["seconds"] for r in driver.rounds[WARM:]] for way, driver in drivers.items()}
+    times = {
+        way: np.reshape([r["seconds"] for r in driver.rounds[WARM:]], (-1, row)).mean(1).tolist()
+        for way, driver in drivers.items()
+    }
     rows = []
     for way, driver in drivers.items():
         check_work(work, way, driver)
