@@ -340,7 +340,7 @@ class Batched(Engine):
 
     def _score(self, jobs: Sequence[Job[Score]]) -> list[Result]:
         held, classes, task = [held for *_, held in jobs], self.data.classes, self.data.task
-        counts = [len(y) for _, y in held]
+        counts = [y.shape[0] for _, y in held]
         blocks = Blocks(self._model, counts, padded_width(counts[0], EVALUATION_WIDTH), held[0][1].device)
         pool, stack = Pool(self._model, held), self._stack_or_share([r.model for _, r, _ in jobs])
         total = torch.zeros(len(jobs), device=stack.device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Protocol
 
@@ -84,6 +83,8 @@ class Engine(ABC):
         self.batch_norm = has_batch_norm(network)
         self.example_privacy = example_privacy
         self._initial = initial
+        self._sizes: dict[int, tuple[int, ...]] = {}
+        """Training and validation samples of each client that has been at work."""
         self._begin()
 
     def _begin(self) -> None:  # noqa: B027  # an engine may need nothing more
@@ -112,7 +113,10 @@ class Engine(ABC):
 
     def client(self, order: Order, state: Mapping[str, Tensor]) -> Client:
         """The client an order is for, as its rule will see it."""
-        samples, validation = (len(self.data.slice(order.client, split)[1]) for split in ("train", "validation"))
+        if order.client not in self._sizes:
+            splits = ("train", "validation")
+            self._sizes[order.client] = tuple(self.data.slice(order.client, split)[1].shape[0] for split in splits)
+        samples, validation = self._sizes[order.client]
         seed, initial = self.seed, self._initial.clone
         return Client(
             order.client, order.round, samples, seed, self.layout, self.training, state, initial, validation
@@ -202,4 +206,5 @@ def check_output_shape(network: nn.Module, data: Data, features: tuple[int, ...]
 def _with_effort(answer: Answer, samples: int) -> Answer:
     if not isinstance(answer, Answer):
         return answer  # not what a rule may return; whoever asked for the answers says so
-    return replace(answer, report={**answer.report, "trained_samples": float(samples)})
+    report = {**answer.report, "trained_samples": float(samples)}
+    return Answer(answer.uploads, answer.numbers, answer.client_state, report, answer.update_lengths)
