@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.document_bars import (
     Bar,
@@ -118,8 +119,19 @@ def _peers(rows: Rows) -> list[str]:
                 ],
                 2,
             ),
+            *(_say_memory(row["memory"]) for row in some if row["way"] == "coterie" and "memory" in row),
         ]
     return parts
+
+
+def _say_memory(held: Mapping[str, Any]) -> str:
+    """Say what fills the memory of Coterie's processes."""
+    files, shared, main, *workers = (number / 2**20 for number in (held["files"], held["shared"], *held["own"]))
+    return (
+        f"What fills Coterie's memory: files (libraries and programs) {files:.0f} MiB; what its processes share "
+        f"(PyTorch, Polars and Python as they are once loaded, and the samples) {shared:.0f} MiB; the main process "
+        f"{main:.0f} MiB; the workers {' and '.join(f'{own:.0f}' for own in workers)} MiB."
+    )
 
 
 def draw_peers(rows: Rows) -> Chart:

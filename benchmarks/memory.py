@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 
 def tree(root: int) -> list[int]:
@@ -26,19 +27,33 @@ def require_proc() -> None:
         raise SystemExit("this benchmark reads memory from /proc, which this system lacks; it must be Linux")
 
 
-def held(root: int) -> int:
-    """Bytes that a process and its descendants hold.
+class Held(NamedTuple):
+    """Bytes that a process and its descendants hold at a moment."""
 
-    Their own memory and what they share among them, divided among who shares it; and of files, programs and
-    libraries, which others may map too, as much as the one that maps most.
-    """
-    own, files = 0, [0]
+    files: int
+    """Of files, programs and libraries, which others may map too: as much as the one that maps most."""
+    shared: int
+    """What they share among them."""
+    own: tuple[int, ...]
+    """What each has for itself; the first is the process that was asked about."""
+
+    @property
+    def total(self) -> int:
+        """All of it, what is shared counted once."""
+        return self.files + self.shared + sum(self.own)
+
+
+def held(root: int) -> Held:
+    """What a process and its descendants hold."""
+    shared, own, files = 0, list[int](), [0]
     for one in tree(root):
         try:
             rollup = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
             status = Path(f"/proc/{one}/status").read_text().splitlines()
         except OSError:
             continue
-        own += sum(int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-        files += [int(line.split()[1]) for line in status if line.startswith("RssFile:")]
-    return 1024 * (own + max(files))
+        kib = {line.split()[0]: int(line.split()[1]) for line in rollup[1:]}
+        own.append(1024 * kib["Private_Dirty:"])  # files are only read
+        shared += 1024 * (kib["Pss_Anon:"] + kib["Pss_Shmem:"]) - own[-1]
+        files += [1024 * int(line.split()[1]) for line in status if line.startswith("RssFile:")]
+    return Held(max(files), shared, tuple(own))

@@ -48,7 +48,7 @@ from rich.table import Table
 import coterie
 from benchmarks.drivers.workload import Workload
 from benchmarks.measuring import arguments, median, ratios, write
-from benchmarks.memory import held, require_proc, tree
+from benchmarks.memory import Held, held, require_proc, tree
 from benchmarks.smoke import shrink
 from coterie.models.networks import build as build_network
 from coterie.runs.schema.experiment import prepare
@@ -243,9 +243,9 @@ def started(way: Way, python: Path, folder: Path, rounds: int, setting: tuple[in
                         os.kill(one, signal.SIGKILL)
 
 
-def peak(way: Way, python: Path, folder: Path, setting: tuple[int, int]) -> int:
-    """The most bytes that a way ever holds in a run of its own, from its start to the end of a few rounds."""
-    most, done = 0, threading.Event()
+def peak(way: Way, python: Path, folder: Path, setting: tuple[int, int]) -> Held:
+    """The most that a way ever holds in a run of its own, from its start to the end of a few rounds."""
+    most, done = Held(0, 0, ()), threading.Event()
     with started(way, python, folder, WARM + 1, setting) as driver:
 
         def watch() -> None:
@@ -253,7 +253,8 @@ def peak(way: Way, python: Path, folder: Path, setting: tuple[int, int]) -> int:
             over = False
             while not over:
                 over = done.wait(0.05)
-                most = max(most, held(driver.process.pid))  # once more when all is done, however quick that was
+                now = held(driver.process.pid)  # once more when all is done, however quick that was
+                most = max(most, now, key=lambda some: some.total)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -328,7 +329,8 @@ def compared(
                 "ratio": middle,
                 "ratio_least": least,
                 "ratio_most": most,
-                "memory_mib": memory[way] / 2**20,
+                "memory_mib": memory[way].total / 2**20,
+                "memory": memory[way]._asdict(),
                 "parameters": driver.parameters,
                 "samples": int(driver.rounds[-1]["samples"]),
                 "loss_first": driver.rounds[0]["loss"],

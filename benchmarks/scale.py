@@ -143,7 +143,7 @@ def measured(cell: Cell, folder: Path) -> dict[str, Any]:
     def watch() -> None:
         nonlocal most
         while not done.wait(0.1):
-            most = max(most, held(process.pid))
+            most = max(most, held(process.pid).total)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
