@@ -41,10 +41,6 @@ def test_example(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert SEEN.get(example.name, "") in printed
 
 
-def test_the_planted_groups_are_among_the_examples() -> None:
-    assert set(SEEN) <= {example.name for example in EXAMPLES}
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_short_and_says_what_it_is(example: Path) -> None:
     text = example.read_text("utf-8")

@@ -16,7 +16,7 @@ pytest.importorskip("yaml", reason="PyYAML comes with the extra docs")
 
 import yaml
 
-from tests.check import LANES, commands
+from tests.check import LANES
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -74,16 +74,6 @@ def test_workflow_and_makefile_do_the_same() -> None:
     assert called == {"quick", "all"}
     assert called <= set(LANES)
     assert "python -m mkdocs build --strict" in steps
-
-
-@pytest.mark.parametrize("lane", LANES)
-def test_a_lane_checks_before_it_tests(lane: str) -> None:
-    first, *_, last = commands(lane)
-    assert first == [["ruff", "format", "--check", "."]]
-    (tests,) = last
-    assert tests[0] == "pytest"
-    assert (tests[-1] == LANES[lane]) == bool(LANES[lane])
-    assert commands(lane, only_tests=True) == [last]
 
 
 def test_no_two_files_differ_by_case_alone_or_have_names_that_windows_refuses() -> None:
