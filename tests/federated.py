@@ -26,6 +26,7 @@ from coterie.models.networks import NETWORKS
 from coterie.models.origin import initialise
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime, drive
+from coterie.runtime.tensor_file import Stacked
 from tests.loopback import LoopbackRuntime
 
 TRAINING = Training(epochs=1, batch_size=20, lr=0.1)
@@ -244,20 +245,28 @@ def train(
     return run
 
 
-def same(first: Any, second: Any) -> bool:
-    """Whether two states are the same to the last bit."""
-    one, other = vars(first), vars(second)
-    return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, VersionedRows):  # versions of one matrix share a buffer
-        return torch.equal(one.matrix.clone(), other.matrix)
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    return bool(one == other)
+def same(one: Any, other: Any) -> bool:
+    """Whether two values have the same types, shapes and bits, all the way down."""
+    if type(one) is not type(other):
+        return False
+    match one:
+        case torch.Tensor():
+            alike = one.dtype == other.dtype and one.shape == other.shape
+            return alike and one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes()
+        case np.ndarray() | np.generic():
+            return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+        case list() | tuple():
+            return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+        case Mapping():
+            return same(list(one.items()), list(other.items()))
+        case Stacked():
+            return same(list(one.rows), list(other.rows))
+        case VersionedRows():  # versions of one matrix share a buffer
+            return same(one.matrix.clone(), other.matrix.clone())
+        case _ if hasattr(one, "__dict__"):
+            return same(vars(one), vars(other))
+        case _:
+            return bool(one == other) or bool(one != one and other != other)
 
 
 def without_client(federation: Federation, samples: int) -> Federation:

@@ -1,6 +1,6 @@
 """Read the code blocks of a guide and carry them out, in the order in which a reader meets them.
 
-    python tests/guide.py docs/first-run.md     # in an empty folder: the blocks may write files
+    python -m tests.guide docs/first-run.md     # in an empty folder: the blocks may write files
 
 * `python` blocks run in one namespace. One whose first line is a comment that names a file (`# mine.py`) is written
   there instead, for the blocks that follow.
@@ -19,29 +19,22 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import re
-import runpy
 import shlex
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import tomllib
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module, invalidate_caches
-from multiprocessing.connection import Connection, wait
+from importlib import invalidate_caches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.processes import call, run_apart
 
 SHELL = ("sh", "console")
 CHECKED = ("python", "toml", *SHELL)
@@ -53,16 +46,6 @@ _RUN = r"run(?P<real> on real data)?(?: with:\s*(?P<added>\S.*?))?|run by (?P<te
 _MARK = re.compile(rf"\s*<!--\s*({_RUN}|not run:\s*\S.*?)\s*-->\s*")
 _FILE_NAME = re.compile(r"#\s*([\w.-]+\.(?:toml|py))\s*")
 _OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"}
-
-LOG, SERVER = "GUIDE_OUTPUT", "GUIDE_SERVER"
-"""Name, in the environment, the file to which a process that was forked prints, and the socket of who forks."""
-
-IMPORTED = [
-    *("torch", "coterie.cli.app", "coterie.runs.loop", "coterie.report.run_page", "coterie.report.comparison.page"),
-    *("coterie.studies.compare.compare", "coterie.advice.diagnose.diagnose", "coterie.shipping.model.predict"),
-    *("sklearn.cluster", "sklearn.datasets", "sklearn.metrics", "vl_convert"),
-]
-"""Modules that take seconds to import."""
 
 
 class Wrong(Exception):
@@ -238,117 +221,8 @@ def _run_script(script: str) -> int:
     ).returncode
 
 
-def run_apart(what: Callable[..., None], *arguments: Any, output: Path | None, seconds: float | None = None) -> int:
-    """Carry out a function in a new process that begins with everything imported, in the current folder.
-
-    Args:
-        what: the function, of a module.
-        arguments: its arguments.
-        output: the file to which it prints; None for where this process does.
-        seconds: that it may take.
-
-    Returns:
-        The exit code of the process.
-    """
-    if SERVER not in os.environ:
-        _start_server()
-    log = str(output) if output else os.environ.get(LOG, "/dev/stdout")
-    sys.stdout.flush()
-    with socket.socket(socket.AF_UNIX) as place:
-        place.connect(os.environ[SERVER])
-        with Connection(place.detach()) as server:
-            server.send((str(Path.cwd()), {**os.environ, LOG: log}, log, what, arguments))
-            pid = server.recv()
-            if not server.poll(seconds):
-                os.kill(pid, signal.SIGKILL)
-            return int(server.recv())
-
-
-def _start_server() -> None:
-    """Start the process of which all others are forked; it ends with this one."""
-    folder = tempfile.mkdtemp()
-    os.environ[SERVER] = f"{folder}/server"
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    command = [sys.executable, "-c", "import tests.guide; tests.guide.serve()"]
-    root = str(Path(__file__).parents[1])
-    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-    assert server.stdout is not None
-    server.stdout.readline()
-    atexit.register(server.kill)
-
-
-def serve() -> None:
-    """Fork a process for everybody who asks, until standard input ends."""
-    for name in IMPORTED:
-        import_module(name)
-    gc.freeze()  # each process that is forked would scan it
-    with socket.socket(socket.AF_UNIX) as place:
-        place.bind(os.environ[SERVER])
-        place.listen()
-        print(flush=True)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        while place in wait([place, sys.stdin.fileno()]):
-            asking = place.accept()[0]
-            if not os.fork():
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                with Connection(asking.detach()) as client:
-                    asked = client.recv()
-                    if not (pid := os.fork()):
-                        os._exit(_begin(*asked))
-                    client.send(pid)
-                    client.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-                os._exit(0)
-            asking.close()
-
-
-def _begin(
-    folder: str, environment: dict[str, str], log: str, what: Callable[..., None], given: Sequence[Any]
-) -> int:
-    """Carry out what was asked for, in the place and with the output of who asks; return the exit code."""
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    place = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(place, stream)
-    # As in a terminal: whoever started the tests in the background left the signal ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.path[:] = [path for path in sys.path if path]
-    code = 0
-    try:
-        what(*given)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-    except BaseException:  # noqa: BLE001  # whatever ends it, the process says so and ends
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
-
-
-def call(words: Sequence[str], *paths: str) -> None:
-    """Carry out a command line, where modules are also looked for in some more folders."""
-    from coterie.cli.app import main
-
-    sys.path[:0] = paths
-    sys.exit(main(words))
-
-
-def run_script(path: str) -> None:
-    """Carry out a script as `python -W error` does."""
-    warnings.simplefilter("error")
-    sys.path.insert(0, str(Path(path).parent))
-    runpy.run_path(path, run_name="__main__")
-
-
 def follow(path: str) -> None:
-    """Carry out a guide as `python -W error tests/guide.py` does."""
+    """Carry out a guide as `python -W error -m tests.guide` does."""
     warnings.simplefilter("error")
     try:
         carry_out(Path(path), list(blocks(Path(path))))

@@ -23,7 +23,7 @@ import numpy as np
 
 from coterie.runs.folder.run_folder import RunFolder
 from tests.interrupted import assert_same_run, left_overs
-from tests.processes import Call, Processes
+from tests.processes import Process, Processes
 
 ROUNDS = 20
 SETTINGS = (
@@ -109,7 +109,7 @@ class Storm:
             self._seconds[case] = time.monotonic() - started
         return folder
 
-    def _start(self, case: tuple[str, ...], folder: RunFolder) -> Call:
+    def _start(self, case: tuple[str, ...], folder: RunFolder) -> Process:
         """Resume the run, or begin it where a kill came before there was anything to resume."""
         if (folder.path / "experiment.toml").exists():
             self.resumed += 1
@@ -117,7 +117,7 @@ class Storm:
         shutil.rmtree(folder.path, ignore_errors=True)
         return self._processes.start("run", *case, *SETTINGS, f"--name={folder.name}")
 
-    def _is_over(self, call: Call, folder: RunFolder, case: tuple[str, ...], longest: float) -> bool:
+    def _is_over(self, call: Process, folder: RunFolder, case: tuple[str, ...], longest: float) -> bool:
         """Kill workers of a call, and by `longest` seconds the call; return whether it has finished the run."""
         left = left_overs(folder.path)
         while self.kills < self._kills:
@@ -148,7 +148,7 @@ class Storm:
             seconds = time.monotonic() - self._started
             self._report(f"{self.kills} kills, {self.runs} runs finished, {seconds:.0f} s")
 
-    def _stop(self, call: Call, kind: str) -> None:
+    def _stop(self, call: Process, kind: str) -> None:
         """Send the signal; before, the workers of those that were killed earlier must have gone."""
         gone = until(lambda: all(map(has_ended, self._orphans)), WORKERS_GONE_SECONDS)
         assert gone, f"workers outlive their run: {self._orphans}"
@@ -159,7 +159,7 @@ class Storm:
             time.sleep(self._rng.uniform(0.0, 0.05))
             send(call.pid, number)
 
-    def _check_left_overs(self, call: Call, folder: RunFolder, before: list[str], code: int) -> None:
+    def _check_left_overs(self, call: Process, folder: RunFolder, before: list[str], code: int) -> None:
         """Whoever has gone on with a run has removed what was half written, and leaves nothing, if it could."""
         progress = folder.progress()
         if progress is None or progress.pid != call.pid:
@@ -208,8 +208,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
-        print(Storm(processes, given.kills, given.seed, lambda line: print(line, flush=True)).rage())
+    with tempfile.TemporaryDirectory() as folder:
+        print(Storm(Processes(Path(folder)), given.kills, given.seed, lambda line: print(line, flush=True)).rage())
     return 0
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import tests.guide
-from tests.guide import CHECKED, Wrong, blocks, run_apart
+from tests.guide import CHECKED, Wrong, blocks
+from tests.processes import run_apart
 
 ROOT = Path(__file__).parents[1]
 GUIDES = [
@@ -29,6 +30,8 @@ SECONDS = 1800
 """How long a guide may take on a busy machine."""
 SCREEN = 40
 """Lines of a page that are seen at once."""
+
+
 def follow(guide: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     """Carry out a guide in a process of its own; return its exit code and what it printed."""
     monkeypatch.chdir(folder)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guide import blocks, call, run_apart, run_script
+from tests.guide import blocks
+from tests.processes import call, run_apart, run_script
 
 FOLDERS = sorted(path.parent for path in Path(__file__).parents[1].glob("examples/*/experiment.toml"))
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")

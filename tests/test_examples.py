@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guide import run_apart, run_script
+from tests.processes import run_apart, run_script
 
 SEEN = {
     "imbalanced.py": "AUROC",

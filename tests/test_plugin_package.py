@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guide import blocks, call, run_apart
+from tests.guide import blocks
+from tests.processes import call, run_apart
 
 TEMPLATE = Path(__file__).parents[1] / "examples" / "plugin"
 RUN = "--data two-dialects --network two-layers --set gamma=1.0 --rounds 2 --set width=8"

@@ -15,7 +15,7 @@ from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import CLIENTS, FAILURES, FEDERATION, LEDGER, NEWCOMERS, ROUNDS
 from tests.browser import CHROMIUM
-from tests.guide import call, run_apart
+from tests.processes import call, run_apart
 
 from .synthesis import synthesise
 

@@ -23,8 +23,8 @@ from coterie.errors import BadInput
 from coterie.report.trackers.csv import Csv
 from coterie.report.trackers.tracker import Tracker
 from coterie.runs.folder.run_folder import RunFolder
-from tests.guide import call, run_apart
 from tests.interrupted import Stopping, assert_same_run
+from tests.processes import call, run_apart
 
 RUN = ("run", "fesem", "--clients", "4", "--rounds", "3", "--set", "samples_per_client=40", "--set", "clusters=2")
 

@@ -502,8 +502,8 @@ def test_the_page_with_a_run_going_on(tmp_path: Path, browser: Browser) -> None:
     def state_of(name: str) -> str:
         return f"document.querySelector('article[data-name={name}] dd')?.textContent"
 
-    with Processes(tmp_path) as processes, ended_at_last(runs / "going"), serve(runs) as page:
-        call = processes.start(*words)
+    with ended_at_last(runs / "going"), serve(runs) as page:
+        call = Processes(tmp_path).start(*words)
         until(lambda: (runs / "going" / "status.json").exists())
         browser.resize(1280)
         browser.open(page.address)

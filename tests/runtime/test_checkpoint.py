@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 from coterie.errors import BadInput
 from coterie.runtime.checkpoint import KEPT_CHECKPOINTS, Checkpoints, check_state
+from tests.federated import same
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,29 +49,6 @@ SHAPES: list[tuple[int, ...]] = [(), (0,), (0, 4), (1,), (2, 3), (2, 1, 3)]
 
 def arrays(kind: str, shape: tuple[int, ...]) -> np.ndarray:
     return (np.random.default_rng(1).normal(size=shape) * 100).astype(np.int64).astype(kind)
-
-
-def same(one: Any, other: Any) -> bool:
-    """The same types, shapes and bits, all the way down."""
-    if type(one) is not type(other):
-        return False
-    match one:
-        case torch.Tensor():
-            equal = one.dtype == other.dtype and one.shape == other.shape
-            return bool(equal and one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes())
-        case np.ndarray() | np.generic():
-            return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
-        case list() | tuple():
-            return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-        case dict():
-            pairs = zip(one.items(), other.items(), strict=True)
-            return len(one) == len(other) and all(same(a, b) for a, b in pairs)
-        case float():
-            return one == other or (one != one and other != other)
-        case Inner() | Outer():
-            return same(vars(one), vars(other))
-        case _:
-            return bool(one == other)
 
 
 @pytest.fixture
@@ -121,30 +99,6 @@ def test_what_a_state_may_hold(kept: Checkpoints) -> None:
     back["strided"][0, 0] = 1  # and arrays can be written to
 
 
-nested = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63)
-    | st.floats()
-    | st.text(max_size=4)
-    | st.sampled_from([torch.arange(3), torch.zeros(0), arrays("float32", (2, 2)), np.int64(3), np.float32(0.1)]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-@pytest.mark.medium
-@given(nested)
-def test_whatever_is_nested(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    folder = tmp_path_factory.mktemp("nested")
-    assert same(there_and_back(Checkpoints(folder, "mine"), value), value)
-    shutil.rmtree(folder)
-
-
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", Path("a"), 1j])
 def test_what_a_state_may_not_hold(kept: Checkpoints, value: Any) -> None:
     kept.save(1, {"value": 1})
@@ -161,7 +115,6 @@ def test_only_the_last_two_are_kept(kept: Checkpoints) -> None:
         path = kept.save(number, {"number": number})
         assert path.stem == f"{number:06d}"
     assert sorted(p.name for p in kept.folder.iterdir()) == ["000005.safetensors", "000012.safetensors"]
-    assert KEPT_CHECKPOINTS == 2
 
 
 def test_nothing_is_pickled(kept: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,11 @@ import torch
 
 from coterie.clients.rules import Answer, Client, Order, Rule, Train, Work, rule
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import Runtime
-from tests.federated import TRAINING, planted
+from tests.federated import planted
 from tests.loopback import LoopbackRuntime
+from tests.runtime.kinds import ask, kept, spec_of
 
 CLIENTS = 9
 BAD = 3
@@ -129,21 +131,15 @@ CASES = [
 
 
 def local(engine: str, workers: int, timeout: float | None = None) -> LocalRuntime:
-    federation = planted(clients=CLIENTS, samples=40)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
-    runtime = LocalRuntime(spec, federation.samples, workers=workers, timeout=timeout)
+    runtime = LocalRuntime(*spec_of(CLIENTS, engine=engine, samples=40), workers=workers, timeout=timeout)
     if engine == "batched":
         runtime.most = runtime.together = 4  # several chunks of several clients
     return runtime
 
 
-def ask(runtime: Runtime, number: int, faulty: Rule, clients: int = CLIENTS) -> Replies:
-    runtime.begin_round(number)
-    who = np.arange(clients)
-    start = torch.linspace(-0.1, 0.1, runtime.layout.size)
-    replies = runtime.answer(Exchange(who, faulty, {"model": Send.same(start, who)}))
-    assert isinstance(replies, Replies)
-    return replies
+def keep(runtime: Runtime, number: int | None, fault: str = "", once: str = "") -> Replies:
+    who, start = np.arange(CLIENTS), torch.linspace(-0.1, 0.1, runtime.layout.size)
+    return ask(runtime, Exchange(who, Keeping(fault, once), {"model": Send.same(start, who)}), number)
 
 
 def has_failed(failures: Mapping[int, str] | Sequence[tuple[int, str]], fault: str) -> bool:
@@ -152,79 +148,66 @@ def has_failed(failures: Mapping[int, str] | Sequence[tuple[int, str]], fault: s
     return client == BAD and re.search(REASONS[fault], reason) is not None
 
 
-def state_of(runtime: LocalRuntime, client: int) -> torch.Tensor:
-    return runtime.states.of(client)["model"].clone()
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize(("fault", "engine", "workers"), CASES)
 def test_a_faulty_client_is_left_out_and_comes_back(fault: str, engine: str, workers: int) -> None:
     sound = local(engine, 1)
-    expected = [ask(sound, number, Keeping()) for number in (1, 2, 3)]
+    expected = [keep(sound, number) for number in (1, 2, 3)]
     others = [c for c in range(CLIENTS) if c != BAD]
-    runtime = local(engine, workers, timeout=3.0 if fault == "sleep" else None)
-    try:
-        first = ask(runtime, 1, Keeping())
-        before = state_of(runtime, BAD)
-        second = ask(runtime, 2, Keeping(fault))
+    with closing(local(engine, workers, timeout=3.0 if fault == "sleep" else None)) as runtime:
+        first = keep(runtime, 1)
+        before = kept(runtime, BAD)["model"].clone()
+        second = keep(runtime, 2, fault)
         assert has_failed(second.missing, fault)
         assert has_failed(runtime.failures, fault)
         assert second.clients.tolist() == others
         assert torch.equal(second.models, expected[1].models[others])
         assert second.numbers["rounds"].tolist() == [2.0] * len(others)
-        assert torch.equal(state_of(runtime, BAD), before)
+        assert torch.equal(kept(runtime, BAD)["model"], before)
         up = {client for client, way, _, _ in runtime.ledger.rows if way == "up"}
         assert up == set(others)
-        third = ask(runtime, 3, Keeping())
+        third = keep(runtime, 3)
         assert runtime.failures == []
         assert dict(third.missing) == {}
         assert torch.equal(first.models, expected[0].models)
         assert torch.equal(third.models, expected[2].models)
         for client in range(CLIENTS):
-            assert torch.equal(state_of(runtime, client), state_of(sound, client))
-    finally:
-        runtime.close()
+            assert torch.equal(kept(runtime, client)["model"], kept(sound, client)["model"])
 
 
 @pytest.mark.medium
 def test_a_worker_that_dies_once_costs_nobody_the_round(tmp_path: Path) -> None:
-    expected = ask(local("batched", 1), 1, Keeping())
-    runtime = local("batched", 2)
-    try:
-        replies = ask(runtime, 1, Keeping("die", str(tmp_path)))
+    expected = keep(local("batched", 1), 1)
+    with closing(local("batched", 2)) as runtime:
+        replies = keep(runtime, 1, "die", str(tmp_path))
         assert (tmp_path / "done").exists()
         assert dict(replies.missing) == {}
         assert runtime.failures == []
         assert torch.equal(replies.models, expected.models)
         (note,) = runtime.notes
         assert "died" in note
-        ask(runtime, 2, Keeping())
+        keep(runtime, 2)
         assert runtime.notes == []
-    finally:
-        runtime.close()
 
 
 @pytest.mark.parametrize("fault", IN_PROCESS)
 def test_a_faulty_client_at_the_other_end_of_a_wire(fault: str) -> None:
     engine = local("sequential", 1).engine
     runtime = LoopbackRuntime(engine, planted(clients=CLIENTS, samples=40).bounds)
-    first = ask(runtime, 1, Keeping())
-    before = runtime.kept(BAD)["model"].clone()
-    second = ask(runtime, 2, Keeping(fault))
+    first = keep(runtime, 1)
+    before = kept(runtime, BAD)["model"].clone()
+    second = keep(runtime, 2, fault)
     assert has_failed(second.missing, fault)
-    assert torch.equal(runtime.kept(BAD)["model"], before)
-    third = ask(runtime, 3, Keeping())
+    assert torch.equal(kept(runtime, BAD)["model"], before)
+    third = keep(runtime, 3)
     assert len(first) == len(third) == CLIENTS
 
 
 def test_who_left_in_one_exchange_is_away_in_the_next() -> None:
     runtime = local("sequential", 1)
-    ask(runtime, 1, Keeping("raise"))
+    keep(runtime, 1, "raise")
     sent = len(runtime.ledger.rows)
-    who = np.arange(CLIENTS)
-    start = torch.zeros(runtime.layout.size)
-    replies = runtime.answer(Exchange(who, Keeping(), {"model": Send.same(start, who)}))
-    assert isinstance(replies, Replies)
+    replies = keep(runtime, None)
     assert BAD not in replies.clients
     assert list(replies.missing) == [BAD]
     assert has_failed(runtime.failures, "raise")
@@ -233,16 +216,16 @@ def test_who_left_in_one_exchange_is_away_in_the_next() -> None:
 
 def test_a_measurement_says_who_is_missing_and_keeps_and_counts_nothing() -> None:
     runtime = local("sequential", 1)
-    ask(runtime, 1, Keeping())
-    before, rows = [state_of(runtime, c) for c in range(CLIENTS)], list(runtime.ledger.rows)
+    keep(runtime, 1)
+    before, rows = [kept(runtime, c)["model"].clone() for c in range(CLIENTS)], list(runtime.ledger.rows)
     who = np.arange(CLIENTS)
     start = torch.zeros(runtime.layout.size)
     replies = runtime.measure(Exchange(who, Keeping("raise"), {"model": Send.same(start, who)}))
     assert has_failed(replies.missing, "raise")
     assert runtime.failures == []
     assert runtime.ledger.rows == rows
-    assert all(torch.equal(state_of(runtime, c), before[c]) for c in range(CLIENTS))
-    assert len(ask(runtime, 2, Keeping())) == CLIENTS
+    assert all(torch.equal(kept(runtime, c)["model"], before[c]) for c in range(CLIENTS))
+    assert len(keep(runtime, 2)) == CLIENTS
 
 
 @pytest.mark.parametrize("kind", ["local", "loopback"])
@@ -252,21 +235,18 @@ def test_ctrl_c_passes(kind: str) -> None:
     if kind == "loopback":
         runtime = LoopbackRuntime(local("sequential", 1).engine, planted(clients=CLIENTS, samples=40).bounds)
     with pytest.raises(KeyboardInterrupt):
-        ask(runtime, 1, Keeping("interrupt"))
+        keep(runtime, 1, "interrupt")
 
 
 def test_an_interruption_that_a_client_makes_up_is_its_own_fault() -> None:
-    runtime = local("sequential", 2)
-    try:
-        assert dict(ask(runtime, 1, Keeping("interrupt")).missing) == {BAD: "KeyboardInterrupt: "}
-    finally:
-        runtime.close()
+    with closing(local("sequential", 2)) as runtime:
+        assert dict(keep(runtime, 1, "interrupt").missing) == {BAD: "KeyboardInterrupt: "}
 
 
 def test_nobody_answers() -> None:
     runtime = local("sequential", 1)
     runtime.client_dropout = 1.0
-    replies = ask(runtime, 1, Keeping())
+    replies = keep(runtime, 1)
     assert replies.models.shape == (0, runtime.layout.size)
     assert replies.clients.shape == replies.samples.shape == (0,)
     assert len(replies.missing) == CLIENTS

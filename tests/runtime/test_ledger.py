@@ -5,7 +5,6 @@ See docs/methods/conventions.md, conventions 10 and 11.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +12,11 @@ import pytest
 import torch
 
 from coterie.clients.rules import Answer, Client, Order, Rule, Work, rule
-from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.methods.exchange import Exchange, Send
 from coterie.models.layout import Part
 from coterie.runtime.ledger import Ledger
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
+from tests.runtime.kinds import ask, runtimes
 
 CLIENTS = 4
 EVERYONE = np.arange(CLIENTS)
@@ -41,22 +38,7 @@ class Echo(Rule):
         return Answer(vectors, numbers, {"diary": torch.ones(size)}, {"remark": 5})
 
 
-@pytest.fixture(params=["local", "workers", "loopback"])
-def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    federation = planted(clients=CLIENTS, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    if request.param == "loopback":
-        runtime: Runtime = LoopbackRuntime(spec.build(), federation.bounds)
-    else:
-        runtime = LocalRuntime(spec, federation.samples, workers=2 if request.param == "workers" else 1)
-    yield runtime
-    runtime.close()
-
-
-def ask(runtime: Runtime, exchange: Exchange) -> Replies:
-    replies = runtime.answer(exchange)
-    assert isinstance(replies, Replies)
-    return replies
+each = runtimes("alone", "workers", "loopback", clients=CLIENTS)
 
 
 def test_every_transfer_is_a_row(runtime: Runtime) -> None:
@@ -72,7 +54,6 @@ def test_every_transfer_is_a_row(runtime: Runtime) -> None:
         "pairs": Send(matrix, np.array([[0, 1], [1, 2], [-1, -1], [2, 2]])),
     }
     back = {"second": [Part.of([(5, 6 + c), (50, 60)]) for c in IDS]}
-    runtime.begin_round(1)
     ask(runtime, Exchange(EVERYONE, Echo(), send, {"steer": np.ones(CLIENTS)}, back))
     down = [
         [("model", size), ("heads", 3 * head.size), ("some", 10), ("pairs", 2 * size)],
@@ -90,7 +71,6 @@ def test_every_transfer_is_a_row(runtime: Runtime) -> None:
 
 def test_what_did_not_cross_is_nan(runtime: Runtime) -> None:
     parts = [Part.of([(c, c + 2), (50, 60)]) for c in IDS]
-    runtime.begin_round(1)
     replies = ask(runtime, Exchange(EVERYONE, Echo(), upload_part={"model": parts}))
     for c in IDS:
         row = replies.models[c]
@@ -105,11 +85,8 @@ def test_who_vanishes_was_sent_something_and_sends_nothing(runtime: Runtime) -> 
     runtime.client_dropout = 0.5
     lost: set[int] = set()
     for number in range(1, 9):
-        runtime.begin_round(number)
-        assert runtime.ledger.rows == []
-        replies = ask(
-            runtime, Exchange(EVERYONE, Echo(), {"model": Send.same(torch.zeros(runtime.layout.size), EVERYONE)})
-        )
+        send = {"model": Send.same(torch.zeros(runtime.layout.size), EVERYONE)}
+        replies = ask(runtime, Exchange(EVERYONE, Echo(), send), number)
         ways = [(client, way) for client, way, _, _ in runtime.ledger.rows]
         assert {client for client, way in ways if way == "down"} == set(EVERYONE)
         assert {client for client, way in ways if way == "up"} == set(replies.clients)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,45 +23,25 @@ from coterie.clients.rules import (
     Work,
     rule,
 )
-from coterie.methods.exchange import Exchange, Outputs, Replies, Send
+from coterie.methods.exchange import Exchange, Outputs, Send
 from coterie.models.sketch import Sketch
-from coterie.runtime.local import runtime as local_runtime
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from coterie.runtime.rows import close_gaps
 from coterie.runtime.runtime import Runtime
 from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
-from tests.runtime.local.test_pool import record_arenas
+from tests.runtime import kinds
+from tests.runtime.kinds import ask, runtimes
 
 CLIENTS = 7
 EVERYONE = np.arange(CLIENTS)
-KINDS = ["alone", "batched", "workers", "batched workers", "three workers", "loopback"]
+each = runtimes(
+    *("alone", "batched", "workers", "batched workers", "three workers", "loopback"),
+    clients=CLIENTS,
+    network="planted-batch-norm",
+)
 
 
-def runtime_of(kind: str, network: str = "planted-batch-norm", clients: int = CLIENTS) -> Runtime:
-    if "batched" in kind:
-        network = "planted-perceptron"
-    federation = planted(clients=clients, samples=20)
-    engine = "batched" if "batched" in kind else "sequential"
-    spec = EngineSpec(network, {}, federation.features, federation, TRAINING, 0, engine)
-    if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.bounds)
-    count = 3 if "three" in kind else 2 if "workers" in kind else 1
-    return LocalRuntime(spec, federation.samples, workers=count)
-
-
-@pytest.fixture(params=KINDS)
-def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    runtime = runtime_of(request.param)
-    yield runtime
-    runtime.close()
-
-
-def ask(runtime: Runtime, exchange: Exchange, number: int = 1) -> Replies:
-    runtime.begin_round(number)
-    replies = runtime.answer(exchange)
-    assert isinstance(replies, Replies)
-    return replies
+def runtime_of(kind: str) -> Runtime:
+    return kinds.runtime_of(kind, CLIENTS, "planted-batch-norm")
 
 
 def start(runtime: Runtime) -> Tensor:
@@ -109,15 +89,12 @@ def test_sketches_of_a_part_are_of_what_crossed(runtime: Runtime) -> None:
 @pytest.mark.medium
 def test_sketches_of_what_is_kept_where_nothing_is_sent() -> None:
     for kind in ("alone", "workers"):
-        runtime = runtime_of(kind)
-        try:
+        with closing(runtime_of(kind)) as runtime:
             replies = ask(runtime, Exchange(EVERYONE, TrainOwn()))
             assert isinstance(runtime, LocalRuntime)
             kept = torch.stack([runtime.states.of(c)["model"] for c in range(CLIENTS)])
             assert replies.sketches is not None
             assert torch.equal(replies.sketches, expected(runtime, kept))
-        finally:
-            runtime.close()
 
 
 @pytest.mark.medium
@@ -157,8 +134,7 @@ class Odd(Rule):
 @pytest.mark.parametrize("large", [0, 400_000])
 def test_rows_are_closed_over_who_is_missing(missing: tuple[int, ...], large: int) -> None:
     for kind in ("alone", "workers"):
-        runtime = runtime_of(kind)
-        try:
+        with closing(runtime_of(kind)) as runtime:
             replies = ask(runtime, Exchange(EVERYONE, Odd(missing, large)))
             there = [c for c in range(CLIENTS) if c not in missing]
             assert replies.clients.tolist() == there
@@ -166,51 +142,25 @@ def test_rows_are_closed_over_who_is_missing(missing: tuple[int, ...], large: in
             assert replies.models[:, -1].tolist() == replies.uploads["more"][:, -1].tolist() == there
             assert replies.sketches is not None
             assert torch.equal(replies.sketches, expected(runtime, replies.models))
-        finally:
-            runtime.close()
-
-
-def test_rows_in_any_order() -> None:
-    matrix = torch.arange(12.0).view(6, 2)
-    assert close_gaps(matrix.clone(), [0, 1, 2, 3, 4, 5]).equal(matrix)
-    assert close_gaps(matrix.clone(), [1, 4, 5]).equal(matrix[[1, 4, 5]])
-    assert close_gaps(matrix.clone(), [3, 0, 0]).equal(matrix[[3, 0, 0]])
-    assert close_gaps(matrix, []).shape == (0, 2)
 
 
 # ---- memory
 
 
 @pytest.mark.medium
-def test_large_answers_are_where_workers_put_them_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    arenas = record_arenas(monkeypatch, local_runtime)
-    runtime = runtime_of("workers")
-    try:
-        assert isinstance(runtime, LocalRuntime)
-        (arena,) = arenas
+def test_answers_stay_whatever_is_asked_later() -> None:
+    """Large ones lie where workers have put them while anybody looks at a part of them, also once it is closed."""
+    with closing(runtime_of("workers")) as runtime:
         large, small = (ask(runtime, Exchange(EVERYONE, Odd((), size))).uploads["more"] for size in (400_000, 10))
-        assert arena.place(large) is not None
-        assert arena.place(small) is None
         row = large[3]
         for number in range(3):  # each would overwrite what the one before it gave, if it could
-            others = ask(runtime, Exchange(EVERYONE[::-1].copy()[:4][::-1], Odd((), 400_000)), number).uploads[
-                "more"
-            ]
+            others = ask(runtime, Exchange(np.arange(3, 7), Odd((), 400_000)), number).uploads["more"]
             assert others[:, 0].tolist() == [3.0, 4.0, 5.0, 6.0]
-            assert large[:, 0].tolist() == EVERYONE.tolist()
-            assert small[:, 0].tolist() == EVERYONE.tolist()
-        pieces = len(arena.paths())
+            assert large[:, 0].tolist() == small[:, 0].tolist() == EVERYONE.tolist()
         del large, others
-        assert row.eq(3.0).all()
-        del row
-        for number in range(5):
-            ask(runtime, Exchange(EVERYONE, Odd((), 400_000)), number)
-        assert len(arena.paths()) <= pieces  # used again
         kept = ask(runtime, Exchange(EVERYONE, Odd((), 400_000))).uploads["more"]
-    finally:
-        runtime.close()
-    assert kept[:, 0].tolist() == EVERYONE.tolist()
-    assert kept[:, -1].tolist() == EVERYONE.tolist()
+        assert row.eq(3.0).all()
+    assert kept[:, 0].tolist() == kept[:, -1].tolist() == EVERYONE.tolist()
 
 
 @pytest.mark.medium
@@ -234,8 +184,7 @@ def test_nothing_can_be_sent() -> None:
     """A part may be empty, as where all layers are private."""
     found = []
     for kind in ("alone", "workers"):
-        runtime = runtime_of(kind)
-        try:
+        with closing(runtime_of(kind)) as runtime:
             nothing = runtime.layout.nothing
             model = {"model": Send.same(start(runtime), EVERYONE, nothing)}
             for send in ({"initial": Send.same(start(runtime), EVERYONE)} | model, model):
@@ -244,8 +193,6 @@ def test_nothing_can_be_sent() -> None:
                 assert replies.models.isnan().all()
             assert isinstance(runtime, LocalRuntime)
             found.append(torch.stack([runtime.states.of(c)["model"] for c in range(CLIENTS)]))
-        finally:
-            runtime.close()
     assert torch.equal(*found)
 
 
@@ -270,24 +217,18 @@ def test_outputs_are_the_same_whoever_computes_them(network: str, engine: str, c
     ask = Outputs(models, federation.public, 2.0)
     whole = expected.outputs(models, federation.public, 2.0) if count else torch.empty(0, 300, 10)
     for processes in (1, 2):
-        runtime = LocalRuntime(spec, federation.samples, workers=processes)
-        try:
+        with closing(LocalRuntime(spec, federation.samples, workers=processes)) as runtime:
             first = runtime.answer(ask)
             assert isinstance(first, Tensor)
             assert torch.equal(first, whole)
             runtime.answer(Outputs(models * 2, federation.public))
             assert torch.equal(first, whole)  # not overwritten
-        finally:
-            runtime.close()
 
 
 def test_outputs_that_cannot_be_computed_are_an_error() -> None:
-    runtime = runtime_of("workers")
-    try:
+    with closing(runtime_of("workers")) as runtime:
         with pytest.raises(RuntimeError, match="outputs"):
             runtime.answer(Outputs(torch.zeros(3, 5), torch.zeros(4, 8, 8)))
         send = {"model": Send.same(start(runtime), EVERYONE)}
         assert len(ask(runtime, Exchange(EVERYONE, LocalUpdate(), send))) == CLIENTS
         assert runtime.notes == []
-    finally:
-        runtime.close()

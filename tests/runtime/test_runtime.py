@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,43 +17,16 @@ from coterie.clients.rules import Answer, Client, LocalUpdate, Order, Rule, Work
 from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.models.layout import Layout
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.remote.codec import pack_answer, unpack_answer
 from coterie.runtime.runtime import BadAsk, Runtime, drive
 from coterie.runtime.states import ClientStates
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
+from tests.runtime.kinds import ask, kept, runtime_of, runtimes, spec_of
 from tests.runtime.local.test_pool import worker_processes
 
 CLIENTS = 8
 EVERYONE = np.arange(CLIENTS)
-KINDS = ["local", "batched", "workers", "batched workers", "loopback"]
-
-
-def _runtime(kind: str, clients: int = CLIENTS, client_dropout: float = 0.0) -> Runtime:
-    federation = planted(clients=clients, samples=20)
-    engine = "batched" if "batched" in kind else "sequential"
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
-    if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.bounds, client_dropout)
-    return LocalRuntime(spec, federation.samples, client_dropout, workers=2 if "workers" in kind else 1)
-
-
-@pytest.fixture(params=KINDS)
-def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    runtime = _runtime(request.param)
-    yield runtime
-    runtime.close()
-
-
-def _ask(runtime: Runtime, exchange: Exchange) -> Replies:
-    replies = runtime.answer(exchange)
-    assert isinstance(replies, Replies)
-    return replies
-
-
-def _state(runtime: Runtime, client: int) -> Mapping[str, Tensor]:
-    return runtime.kept(client) if isinstance(runtime, LoopbackRuntime) else runtime.states.of(client)  # type: ignore[attr-defined]
+each = runtimes("alone", "batched", "workers", "batched workers", "loopback", clients=CLIENTS)
 
 
 # ---- who vanishes
@@ -71,16 +44,15 @@ class Nothing(Rule):
 
 def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None:
     clients, rounds, client_dropout = np.arange(100), 5, 0.2
-    runtime = _runtime("local", 100, client_dropout)
+    runtime = runtime_of("alone", 100, client_dropout=client_dropout)
     lost = 0
     send = {"greeting": Send.same(torch.zeros(5), clients)}
     for number in range(1, rounds + 1):
-        runtime.begin_round(number)
-        first = _ask(runtime, Exchange(clients, Nothing(), send))
+        first = ask(runtime, Exchange(clients, Nothing(), send), number)
         down = {client for client, way, _, _ in runtime.ledger.rows if way == "down"}
         assert down == set(clients)
         for _ in range(3):
-            later = _ask(runtime, Exchange(clients, Nothing(), send))
+            later = ask(runtime, Exchange(clients, Nothing(), send), None)
             assert later.clients.tolist() == first.clients.tolist()
             assert set(later.missing) == set(first.missing)
         assert runtime.failures == sorted(first.missing.items())
@@ -90,15 +62,14 @@ def test_a_round_of_many_exchanges_loses_as_many_clients_as_one_of_few() -> None
 
 
 def test_who_vanishes_does_so_in_whichever_exchange_asks_first() -> None:
-    runtime = _runtime("local", client_dropout=0.5)
-    runtime.begin_round(1)
-    gone = set(_ask(runtime, Exchange(EVERYONE, Nothing())).missing)
+    runtime = runtime_of("alone", client_dropout=0.5)
+    gone = set(ask(runtime, Exchange(EVERYONE, Nothing())).missing)
     assert 0 < len(gone) < CLIENTS
     runtime.begin_round(1)
     late = max(gone)
     others = np.array([c for c in EVERYONE if c != late])
-    assert set(_ask(runtime, Exchange(others, Nothing())).missing) == gone - {late}
-    assert late in _ask(runtime, Exchange(EVERYONE, Nothing())).missing
+    assert set(ask(runtime, Exchange(others, Nothing()), None).missing) == gone - {late}
+    assert late in ask(runtime, Exchange(EVERYONE, Nothing()), None).missing
 
 
 # ---- who writes where
@@ -139,20 +110,19 @@ def test_whatever_a_rule_overwrites_affects_nobody_else(runtime: Runtime) -> Non
         "all": Send.all(matrix, EVERYONE),
         "some": Send.all(matrix[1:], EVERYONE, part),
     }
-    runtime.begin_round(1)
-    first = _ask(runtime, Exchange(EVERYONE, Vandal(keep=True), send))
+    first = ask(runtime, Exchange(EVERYONE, Vandal(keep=True), send))
     assert dict(first.missing) == {}
     assert torch.equal(matrix, before)
     assert torch.equal(first.models, before[torch.from_numpy(rows)])
-    kept = {c: _state(runtime, c)["model"].clone() for c in range(CLIENTS)}
+    before_it = {c: kept(runtime, c)["model"].clone() for c in range(CLIENTS)}
     for _ in range(2):  # once as a measurement
         again = runtime.measure(Exchange(EVERYONE, Vandal(), send))
         assert torch.equal(again.models, 2 * before[torch.from_numpy(rows)])
         assert torch.equal(matrix, before)
-        assert all(torch.equal(_state(runtime, c)["model"], kept[c]) for c in range(CLIENTS))
-        again = _ask(runtime, Exchange(EVERYONE, Vandal(), send))
+        assert all(torch.equal(kept(runtime, c)["model"], before_it[c]) for c in range(CLIENTS))
+        again = ask(runtime, Exchange(EVERYONE, Vandal(), send), None)
         assert torch.equal(again.models, 2 * before[torch.from_numpy(rows)])
-        assert all(torch.equal(_state(runtime, c)["model"], kept[c]) for c in range(CLIENTS))
+        assert all(torch.equal(kept(runtime, c)["model"], before_it[c]) for c in range(CLIENTS))
 
 
 # ---- shapes
@@ -195,8 +165,7 @@ def test_what_is_sent_and_kept_may_have_another_shape(runtime: Runtime) -> None:
     base = torch.arange(640.0).view(shape)
     part = runtime.layout.last_layers(1)
     for number in (1, 2):
-        runtime.begin_round(number)
-        replies = _ask(runtime, Exchange(EVERYONE, Gaussians(), upload_part={"model": part}))
+        replies = ask(runtime, Exchange(EVERYONE, Gaussians(), upload_part={"model": part}), number)
         assert dict(replies.missing) == {}
         expected = torch.stack([number * (base + c) for c in range(CLIENTS)])
         assert torch.equal(replies.uploads["gaussians"], expected)
@@ -204,7 +173,7 @@ def test_what_is_sent_and_kept_may_have_another_shape(runtime: Runtime) -> None:
         assert replies.uploads["scale"][::2].tolist() == [0.0, 1.0, 2.0, 3.0]
         assert replies.uploads["scale"][1::2].isnan().all()
         assert torch.equal(part.take(replies.models)[:, 0], torch.arange(8.0))
-        assert all(torch.equal(_state(runtime, c)["gaussians"], expected[c]) for c in range(CLIENTS))
+        assert all(torch.equal(kept(runtime, c)["gaussians"], expected[c]) for c in range(CLIENTS))
         up = [(c, what, n) for c, way, what, n in runtime.ledger.rows if way == "up"]
         assert up[:5] == [
             (0, "model", part.size),
@@ -220,15 +189,14 @@ def test_what_is_sent_and_kept_may_have_another_shape(runtime: Runtime) -> None:
 
 @pytest.mark.medium
 def test_another_shape_than_the_declared_one_is_a_failure(runtime: Runtime) -> None:
-    runtime.begin_round(1)
-    replies = _ask(runtime, Exchange(EVERYONE, Gaussians(wrong=True)))
+    replies = ask(runtime, Exchange(EVERYONE, Gaussians(wrong=True)))
     assert set(replies.missing) == set(EVERYONE)
     (reason,) = set(replies.missing.values())
     assert re.search(r"gaussians .*\(64, 10\); .*\(10, 64\)", reason)
 
 
 def test_a_message_of_another_shape_is_refused() -> None:
-    layout = _runtime("local").layout
+    layout = runtime_of("alone").layout
     order = Order(0, 1, Gaussians(), {})
     message = pack_answer(order, Answer({"gaussians": torch.zeros(640)}))
     with pytest.raises(BadInput, match=r"gaussians.*\(640,\).*\(10, 64\)"):
@@ -236,25 +204,25 @@ def test_a_message_of_another_shape_is_refused() -> None:
 
 
 def test_a_part_is_of_a_model() -> None:
-    runtime = _runtime("local")
+    runtime = runtime_of("alone")
     with pytest.raises(ValueError, match=r"upload_part.*'gaussians'.*\(10, 64\)"):
         runtime.answer(Exchange(EVERYONE, Gaussians(), upload_part={"gaussians": runtime.layout.last_layers(1)}))
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("asked", "told"),
     [
         ("hello", "str"),
         (Exchange(EVERYONE, LocalUpdate(), {"model": Send.all(torch.zeros(1, 3), EVERYONE)}), "model"),
     ],
 )
-def test_a_mistake_in_what_a_method_asks_is_raised_where_it_asks(ask: Any, told: str) -> None:
+def test_a_mistake_in_what_a_method_asks_is_raised_where_it_asks(asked: Any, told: str) -> None:
     def play_round() -> Generator[Any, Any, int]:
-        yield ask
+        yield asked
         return 0
 
     with pytest.raises(BadAsk, match=told) as raised:
-        drive(play_round(), _runtime("local").answer)
+        drive(play_round(), runtime_of("alone").answer)
     assert raised.traceback[-1].name == "play_round"
 
 
@@ -280,19 +248,18 @@ def test_what_is_forgotten_is_gone(runtime: Runtime) -> None:
     size = runtime.layout.size
 
     def go(number: int, forget: list[float]) -> Replies:
-        runtime.begin_round(number)
-        replies = _ask(runtime, Exchange(EVERYONE, Forgetful(), settings={"forget": np.array(forget)}))
+        replies = ask(runtime, Exchange(EVERYONE, Forgetful(), settings={"forget": np.array(forget)}), number)
         assert dict(replies.missing) == {}
         return replies
 
     go(1, [0.0] * CLIENTS)
-    assert all(set(_state(runtime, c)) == {"model", "branch"} for c in range(CLIENTS))
+    assert all(set(kept(runtime, c)) == {"model", "branch"} for c in range(CLIENTS))
     go(2, [1.0, 0.0] * (CLIENTS // 2))
-    assert [set(_state(runtime, c)) for c in (0, 1)] == [{"model"}, {"model", "branch"}]
+    assert [set(kept(runtime, c)) for c in (0, 1)] == [{"model"}, {"model", "branch"}]
     third = go(3, [1.0] * CLIENTS)
     assert np.isnan(third.numbers["branch"]).tolist() == [True, False] * (CLIENTS // 2)
-    assert all(set(_state(runtime, c)) == {"model"} for c in range(CLIENTS))
-    assert all(torch.equal(_state(runtime, c)["model"], torch.full((size,), 1.0 + c)) for c in range(CLIENTS))
+    assert all(set(kept(runtime, c)) == {"model"} for c in range(CLIENTS))
+    assert all(torch.equal(kept(runtime, c)["model"], torch.full((size,), 1.0 + c)) for c in range(CLIENTS))
     go(4, [1.0] * CLIENTS)  # once more, of what nobody has
     if isinstance(runtime, LocalRuntime):
         runtime.states.commit()
@@ -334,7 +301,7 @@ def test_nothing_of_what_one_client_forgot_is_left() -> None:
 
 def test_equal_items_are_made_once() -> None:
     """Also of a part of two ranges, and of a list of rows: both would be copies."""
-    layout = _runtime("local").layout
+    layout = runtime_of("alone").layout
     matrix = torch.randn(4, layout.size)
     part = layout.last_layers(1) | layout.first_tensors(1)
     assert len(part.ranges) == 2
@@ -380,7 +347,7 @@ def test_what_can_be_sent() -> None:
 
 
 def test_all_that_an_exchange_holds_is_there_for_each_client() -> None:
-    matrix, part = torch.zeros(3, 4), _runtime("local").layout.last_layers(1)
+    matrix, part = torch.zeros(3, 4), runtime_of("alone").layout.last_layers(1)
     for wrong, said in (
         ({"send": {"model": Send(matrix, np.array([0, 1]))}}, r"send\['model'\]\.rows .* 2; .* 3"),
         ({"send": {"model": Send(matrix, np.array([0, 1, 2]), [part])}}, r"send\['model'\]\.part .* 1; .* 3"),
@@ -395,11 +362,10 @@ def test_all_that_an_exchange_holds_is_there_for_each_client() -> None:
 
 def test_an_engine_that_owns_a_device_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequential, "one_process", True)
-    federation = planted(clients=3, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    LocalRuntime(spec, federation.samples)
+    spec, samples = spec_of(3)
+    LocalRuntime(spec, samples)
     assert worker_processes() == []
     with pytest.raises(BadInput) as raised:
-        LocalRuntime(spec, federation.samples, workers=2, timeout=1.5)
+        LocalRuntime(spec, samples, workers=2, timeout=1.5)
     for setting, problem in zip(("workers = 2", "client_timeout = 1.5"), raised.value.problems, strict=True):
         assert re.match(rf"run\.{setting} .*run\.engine = 'sequential'", problem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,47 +17,18 @@ from coterie.clients.rules.mixture import MixtureUpdate
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
+from tests.runtime.kinds import ask, runtime_of, runtimes
 
 CLIENTS = 60
 EVERYONE = np.arange(CLIENTS)
-KINDS = {
-    "alone": ("sequential", 1),
-    "workers": ("sequential", 2),
-    "batched": ("batched", 1),
-    "batched workers": ("batched", 2),
-    "three batched workers": ("batched", 3),
-}
+each = runtimes("alone", "workers", "batched", "batched workers", "three batched workers", clients=CLIENTS)
 WEIGHTS = np.random.default_rng(0).integers(1, 90, CLIENTS)
-
-
-def runtime_of(kind: str) -> LocalRuntime:
-    engine, workers = KINDS[kind]
-    federation = planted(clients=CLIENTS, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine)
-    return LocalRuntime(spec, federation.samples, workers=workers)
-
-
-@pytest.fixture(params=KINDS)
-def runtime(request: pytest.FixtureRequest) -> Iterator[LocalRuntime]:
-    runtime = runtime_of(request.param)
-    yield runtime
-    runtime.close()
 
 
 def starts(runtime: Runtime, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return 0.1 * torch.randn(count, runtime.layout.size, generator=generator)
-
-
-def answer(runtime: Runtime, exchange: Exchange) -> Replies:
-    runtime.begin_round(1)
-    replies = runtime.answer(exchange)
-    assert isinstance(replies, Replies)
-    return replies
 
 
 def summed(reduce: Reduce) -> Reduce:
@@ -75,11 +45,11 @@ def centres(replies: Replies, exchange: Exchange, previous: Tensor) -> Tensor:
     return Aggregation().centres(replies, "model", exchange.reduce["model"], previous)
 
 
-def test_one_mean_has_the_bits_of_rows(runtime: LocalRuntime) -> None:
+def test_one_mean_has_the_bits_of_rows(runtime: Runtime) -> None:
     exchange, previous = one_mean(runtime, LocalUpdate()), starts(runtime, 1)
-    sums = answer(runtime, exchange)
+    sums = ask(runtime, exchange)
     counted = runtime.ledger.rows[:]
-    rows = answer(runtime, replace(exchange, reduce={}))
+    rows = ask(runtime, replace(exchange, reduce={}))
     assert "model" in sums.sums
     assert "model" not in sums.uploads
     assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
@@ -90,23 +60,23 @@ def test_one_mean_has_the_bits_of_rows(runtime: LocalRuntime) -> None:
     assert counted == runtime.ledger.rows  # what crosses is each client's model
 
 
-def test_means_by_choice_have_the_bits_of_rows(runtime: LocalRuntime) -> None:
+def test_means_by_choice_have_the_bits_of_rows(runtime: Runtime) -> None:
     previous = starts(runtime, 2)
     reduce = {"model": summed(Reduce.by_choice(EVERYONE, 2, WEIGHTS))}
     exchange = Exchange(EVERYONE, ChooseThenTrain(), {"models": Send.all(previous, EVERYONE)}, reduce=reduce)
-    sums, rows = answer(runtime, exchange), answer(runtime, replace(exchange, reduce={}))
+    sums, rows = ask(runtime, exchange), ask(runtime, replace(exchange, reduce={}))
     assert len(np.unique(rows.numbers["choice"])) == 2
     assert "model" in sums.sums
     assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_model_for_every_group_has_the_bits_of_rows(share: float, runtime: LocalRuntime) -> None:
+def test_a_model_for_every_group_has_the_bits_of_rows(share: float, runtime: Runtime) -> None:
     previous, reduce = starts(runtime, 3), summed(Reduce(EVERYONE, WEIGHTS, None, 3))
     exchange = Exchange(EVERYONE, MixtureUpdate(3), {"models": Send.all(previous, EVERYONE)})
-    rows = answer(runtime, exchange)
+    rows = ask(runtime, exchange)
     limit = float(np.quantile(rows.update_lengths["models"], share))
-    sums = answer(runtime, replace(exchange, reduce={"models": replace(reduce, row_limit=limit)}))
+    sums = ask(runtime, replace(exchange, reduce={"models": replace(reduce, row_limit=limit)}))
     assert len(sums.sums["models"].rows) == (rows.update_lengths["models"] > limit).sum()
     found = [Aggregation().centres(replies, "models", reduce, previous) for replies in (sums, rows)]
     assert torch.equal(*found)
@@ -118,54 +88,52 @@ def test_a_model_for_every_group_has_the_bits_of_rows(share: float, runtime: Loc
 def test_every_number_of_workers_gives_the_same_bits() -> None:
     found = []
     for kind in ("batched", "batched workers", "three batched workers"):
-        runtime = runtime_of(kind)
+        runtime = runtime_of(kind, CLIENTS)
         exchange = one_mean(runtime, LocalUpdate())
-        found.append(centres(answer(runtime, exchange), exchange, starts(runtime, 1)))
+        found.append(centres(ask(runtime, exchange), exchange, starts(runtime, 1)))
         runtime.close()
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_long_updates_come_as_rows_and_count_all_the_same(runtime: LocalRuntime) -> None:
+def test_long_updates_come_as_rows_and_count_all_the_same(runtime: Runtime) -> None:
     exchange, previous = one_mean(runtime, LocalUpdate()), starts(runtime, 1)
-    rows = answer(runtime, replace(exchange, reduce={}))
+    rows = ask(runtime, replace(exchange, reduce={}))
     limit = float(np.median(rows.update_lengths["model"]))
     limited = replace(exchange, reduce={"model": replace(exchange.reduce["model"], row_limit=limit)})
-    sums = answer(runtime, limited)
+    sums = ask(runtime, limited)
     assert np.array_equal(sums.sums["model"].rows, np.flatnonzero(rows.update_lengths["model"] > limit))
     assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
 
 
-def test_a_start_too_large_for_sums_brings_rows(runtime: LocalRuntime) -> None:
+def test_a_start_too_large_for_sums_brings_rows(runtime: Runtime) -> None:
     send = Send.same(torch.full((runtime.layout.size,), 200.0), EVERYONE)
-    replies = answer(runtime, replace(one_mean(runtime, LocalUpdate()), send={"model": send}))
+    replies = ask(runtime, replace(one_mean(runtime, LocalUpdate()), send={"model": send}))
     assert not replies.sums
     assert "model" in replies.uploads
 
 
-def test_few_clients_send_rows_where_sums_would_take_more_memory(runtime: LocalRuntime) -> None:
+def test_few_clients_send_rows_where_sums_would_take_more_memory(runtime: Runtime) -> None:
     few = np.arange(2)
     send = {"model": Send.same(starts(runtime, 1)[0], few)}
-    assert not answer(runtime, Exchange(few, LocalUpdate(), send, reduce={"model": summed(Reduce.mean(few))})).sums
+    assert not ask(runtime, Exchange(few, LocalUpdate(), send, reduce={"model": summed(Reduce.mean(few))})).sums
 
 
-def test_rows_come_where_nobody_says_that_they_can_be_done_without(runtime: LocalRuntime) -> None:
+def test_rows_come_where_nobody_says_that_they_can_be_done_without(runtime: Runtime) -> None:
     exchange = one_mean(runtime, LocalUpdate())
     asked = replace(exchange, reduce={"model": Reduce.mean(EVERYONE, WEIGHTS)})
-    assert not answer(runtime, asked).sums
+    assert not ask(runtime, asked).sums
 
 
-def test_rows_have_the_mean_that_methods_take_of_matrices(runtime: LocalRuntime) -> None:
+def test_rows_have_the_mean_that_methods_take_of_matrices(runtime: Runtime) -> None:
     exchange, previous = one_mean(runtime, LocalUpdate()), starts(runtime, 1)
-    rows = answer(runtime, replace(exchange, reduce={}))
+    rows = ask(runtime, replace(exchange, reduce={}))
     assert torch.equal(centres(rows, exchange, previous), Aggregation().average(rows.models, previous, WEIGHTS))
 
 
 def test_real_clients_send_rows() -> None:
-    federation = planted(clients=CLIENTS, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "batched")
-    remote, local = LoopbackRuntime(spec.build(), federation.bounds), runtime_of("batched")
+    remote, local = runtime_of("loopback", CLIENTS), runtime_of("alone", CLIENTS)
     exchange, previous = one_mean(remote, LocalUpdate()), starts(remote, 1)
-    rows, sums = answer(remote, exchange), answer(local, exchange)
+    rows, sums = ask(remote, exchange), ask(local, exchange)
     assert not rows.sums
     assert torch.equal(centres(sums, exchange, previous), centres(rows, exchange, previous))
 
@@ -188,10 +156,10 @@ class SentOrKilled(Rule):
 
 @pytest.mark.parametrize("kind", ["workers", "three batched workers"])
 def test_a_worker_that_dies_changes_no_bit(kind: str, tmp_path: Path) -> None:
-    runtime = runtime_of(kind)
+    runtime = runtime_of(kind, CLIENTS)
     exchange, previous = one_mean(runtime, SentOrKilled()), starts(runtime, 1)
-    whole = answer(runtime, exchange)
-    killed = answer(runtime, replace(exchange, rule=SentOrKilled(str(tmp_path / "mark"))))
+    whole = ask(runtime, exchange)
+    killed = ask(runtime, replace(exchange, rule=SentOrKilled(str(tmp_path / "mark"))))
     assert runtime.notes
     assert len(killed) == CLIENTS
     assert whole.sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Event, Thread
 
@@ -12,13 +13,10 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from coterie.clients.rules import Answer, Client, Order, Rule, Work, rule
-from coterie.errors import BadInput
-from coterie.methods.exchange import Exchange, Replies
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from coterie.methods.exchange import Exchange
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.threads import one_thread
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
+from tests.runtime.kinds import ask, runtime_of
 
 SEVERAL = 3
 
@@ -47,57 +45,20 @@ def _blas() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def _runtime(kind: str) -> Runtime:
-    federation = planted(clients=4, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    if kind == "loopback":
-        return LoopbackRuntime(spec.build(), federation.bounds)
-    return LocalRuntime(spec, federation.samples, workers=2 if kind == "workers" else 1)
+def _threads(runtime: Runtime) -> dict[str, set[float]]:
+    return {name: set(values) for name, values in ask(runtime, Exchange(np.arange(4), Threads())).numbers.items()}
 
 
-def _threads(runtime: Runtime) -> Replies:
-    runtime.begin_round(1)
-    replies = runtime.answer(Exchange(np.arange(4), Threads()))
-    assert isinstance(replies, Replies)
-    return replies
-
-
-@pytest.mark.parametrize("kind", ["local", "workers", "loopback"])
+@pytest.mark.parametrize("kind", ["alone", "workers", "loopback"])
 def test_clients_compute_with_one_thread_and_nobody_else_has_to(kind: str) -> None:
-    runtime = _runtime(kind)
-    try:
+    with closing(runtime_of(kind, 4)) as runtime:
         assert torch.get_num_threads() == SEVERAL
-        assert _threads(runtime).numbers["torch"].tolist() == [1.0] * 4
+        outside = _threads(runtime)
+        assert outside["torch"] == {1.0}
+        assert kind != "workers" or outside["blas"] == {1.0}
         assert torch.get_num_threads() == SEVERAL
         with one_thread(blas=True):
-            assert _threads(runtime).numbers["blas"].tolist() == [1.0] * 4
-    finally:
-        runtime.close()
-    assert torch.get_num_threads() == SEVERAL
-
-
-def test_workers_hold_linear_algebra_to_one_thread_too() -> None:
-    runtime = _runtime("workers")
-    try:
-        assert _threads(runtime).numbers["blas"].tolist() == [1.0] * 4
-    finally:
-        runtime.close()
-
-
-def test_two_runtimes_side_by_side() -> None:
-    first, second = _runtime("local"), _runtime("local")
-    assert _threads(first).numbers["torch"].tolist() == [1.0] * 4
-    first.close()
-    assert _threads(second).numbers["torch"].tolist() == [1.0] * 4
-    second.close()
-    assert torch.get_num_threads() == SEVERAL
-
-
-def test_a_runtime_that_cannot_be_built_leaves_nothing_behind() -> None:
-    federation = planted(clients=4, samples=20)
-    spec = EngineSpec("planted-perceptrons", {}, federation.features, federation, TRAINING, 0, "sequential")
-    with pytest.raises(BadInput):
-        LocalRuntime(spec, federation.samples, workers=1)
+            assert _threads(runtime)["blas"] == {1.0}
     assert torch.get_num_threads() == SEVERAL
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 import torch
 
 from coterie.clients.rules import Answer, Client, Order, Rule, Work, rule
-from coterie.methods.exchange import Exchange, Replies, Send
+from coterie.methods.exchange import Exchange, Send
 from coterie.models.layout import Part
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
+from tests.runtime.kinds import ask, runtimes
 
 EVERYONE = np.arange(4)
 MOVES = (0.0, 0.5, 1e-3, 3e37)
@@ -37,30 +34,19 @@ class Move(Rule):
         return Answer(vectors, {"choice": 1.0} if self.chooses else {}, {})
 
 
-@pytest.fixture(params=["local", "workers", "loopback"])
-def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    federation = planted(clients=4, samples=20)
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    if request.param == "loopback":
-        runtime: Runtime = LoopbackRuntime(spec.build(), federation.bounds)
-    else:
-        runtime = LocalRuntime(spec, federation.samples, workers=2 if request.param == "workers" else 1)
-    runtime.begin_round(1)
-    yield runtime
-    runtime.close()
+each = runtimes("alone", "workers", "loopback", clients=4)
 
 
-def measure(runtime: Runtime, exchange: Exchange) -> list[list[float]]:
+def measure(runtime: Runtime, exchange: Exchange, number: int | None = None) -> list[list[float]]:
     """The lengths of models and of gradients, of each by the square root of its size."""
-    replies = runtime.answer(exchange)
-    assert isinstance(replies, Replies)
+    replies = ask(runtime, exchange, number)
     root = np.sqrt(runtime.layout.size)
     return [(replies.update_lengths[name] / root).tolist() for name in ("model", "gradient")]
 
 
 def test_an_update_is_what_is_sent_less_what_was_received(runtime: Runtime) -> None:
     ones = torch.ones(1, runtime.layout.size)
-    models, gradients = measure(runtime, Exchange(EVERYONE, Move(), {"model": Send.same(ones[0], EVERYONE)}))
+    models, gradients = measure(runtime, Exchange(EVERYONE, Move(), {"model": Send.same(ones[0], EVERYONE)}), 1)
     assert models == pytest.approx([*MOVES[:3], np.inf], rel=1e-3)
     assert gradients == pytest.approx([2.0] * 4)
     several = torch.cat([7 * ones, ones])
@@ -76,12 +62,11 @@ def test_what_was_sent_earlier_in_the_round_counts_and_what_does_not_cross_does_
     ones = torch.ones(size)
     down = {"model": Send.same(ones, EVERYONE, lower)}
     root = np.sqrt([lower.size / size, upper.size / size])
-    (found, _) = measure(runtime, Exchange(EVERYONE, Move(), down, upload_part={"model": lower}))
+    (found, _) = measure(runtime, Exchange(EVERYONE, Move(), down, upload_part={"model": lower}), 1)
     assert found[:3] == pytest.approx(list(root[0] * np.array(MOVES[:3])), rel=1e-3)
     (found, _) = measure(runtime, Exchange(EVERYONE, Move(), upload_part={"model": lower}))
     assert found[:3] == pytest.approx(list(root[0] * np.array(MOVES[:3])), rel=1e-3)
     (found, _) = measure(runtime, Exchange(EVERYONE, Move(), upload_part={"model": upper}))
     assert found[:3] == pytest.approx(list(root[1] * (1 + np.array(MOVES[:3]))), rel=1e-3)
-    runtime.begin_round(2)
-    (found, _) = measure(runtime, Exchange(EVERYONE, Move()))
+    (found, _) = measure(runtime, Exchange(EVERYONE, Move()), 2)
     assert found[:3] == pytest.approx(list(1 + np.array(MOVES[:3])), rel=1e-3)

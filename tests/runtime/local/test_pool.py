@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -156,13 +157,10 @@ def test_one_model_for_clients_who_know_it_and_for_those_who_choose() -> None:
     assert len(exchange.send) == 2
     expected = run.runtime.measure(exchange).report["score"]
     spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    runtime = LocalRuntime(spec, federation.samples, workers=2)
-    try:
+    with closing(LocalRuntime(spec, federation.samples, workers=2)) as runtime:
         found = runtime.measure(exchange).report["score"]
         assert [s.loss for s in found] == [s.loss for s in expected]
         assert [s.correct.tolist() for s in found] == [s.correct.tolist() for s in expected]
-    finally:
-        runtime.close()
 
 
 def test_a_closed_runtime_says_so() -> None:
@@ -175,8 +173,7 @@ def test_a_closed_runtime_says_so() -> None:
 
 @pytest.mark.slow
 def test_workers_that_died_between_two_rounds_are_replaced() -> None:
-    runtime = runtime_of()
-    try:
+    with closing(runtime_of()) as runtime:
         send = {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))}
         first = mixed(runtime, send)
         kill_workers()
@@ -187,8 +184,6 @@ def test_workers_that_died_between_two_rounds_are_replaced() -> None:
         kill_workers()
         matrix = torch.ones(100, runtime.layout.size)
         assert mixed(runtime, {"models": Send.all(matrix, np.arange(6))}).numbers["rows"].tolist() == [100] * 6
-    finally:
-        runtime.close()
 
 
 @pytest.mark.slow

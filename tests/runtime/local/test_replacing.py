@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,8 +59,7 @@ class Broken(EngineSpec):
 @pytest.mark.skipif(not pool.FORKS, reason="there is no fork")
 def test_a_forked_worker_has_an_engine_of_its_own() -> None:
     """It builds none, but has the parent's, in pages that are copied when either writes to them."""
-    runtime = runtime_of(kind=Broken)
-    try:
+    with closing(runtime_of(kind=Broken)) as runtime:
         state = runtime.engine.network.state_dict()
         assert not any(values.is_shared() for values in state.values())
         before = {name: values.clone() for name, values in state.items()}
@@ -70,8 +70,6 @@ def test_a_forked_worker_has_an_engine_of_its_own() -> None:
         assert isinstance(trained, Replies)
         assert not torch.equal(trained.models[0], start)
         assert all(torch.equal(state[name], values) for name, values in before.items())
-    finally:
-        runtime.close()
 
 
 def _say_an_error(pipe: Connection) -> None:
@@ -111,8 +109,7 @@ class Interruption(BaseException):
 
 @pytest.mark.medium
 def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = runtime_of()
-    try:
+    with closing(runtime_of()) as runtime:
         expected = ask_words(runtime, "a whole new question").numbers["length"].tolist()
 
         def interrupted(pipes: object, patience: float) -> object:
@@ -124,16 +121,13 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
                 ask_words(runtime, "old")
         assert ask_words(runtime, "a whole new question").numbers["length"].tolist() == expected == [20.0] * 6
         assert runtime.failures == []
-    finally:
-        runtime.close()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody says that a process is stopped")
 def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "STOPPED_SECONDS", 0.5)
-    runtime = runtime_of()
-    try:
+    with closing(runtime_of()) as runtime:
         send = {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))}
         expected = mixed(runtime, send).models
         victim = worker_processes()[0]
@@ -144,8 +138,6 @@ def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.Mon
         assert torch.equal(replies.models, expected)
         (note,) = runtime.notes
         assert "stopped" in note
-    finally:
-        runtime.close()
 
 
 @pytest.mark.slow
@@ -192,11 +184,8 @@ def _read_by(process: int) -> Elsewhere:
 
 
 def test_a_question_that_workers_cannot_read_is_said_for_every_client() -> None:
-    runtime = runtime_of()
-    try:
+    with closing(runtime_of()) as runtime:
         replies = ask_words(runtime, Elsewhere("a word"))
         assert dict(replies.missing) == dict.fromkeys(range(6), "ModuleNotFoundError: no such rule here")
         assert ask_words(runtime, "few").numbers["length"].tolist() == [3.0] * 6
         assert runtime.notes == []
-    finally:
-        runtime.close()

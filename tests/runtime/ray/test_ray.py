@@ -11,7 +11,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,15 @@ from coterie.clients.rules import ChooseThenTrain
 from coterie.errors import BadInput
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregation
-from coterie.methods.exchange import Exchange, Ids, Outputs, Replies, Send
+from coterie.methods.exchange import Exchange, Outputs, Replies, Send
 from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import Runtime
-from coterie.runtime.tensor_file import Stacked
-from tests.federated import TRAINING, planted
-from tests.process_table import command
+from tests.federated import same
+from tests.process_table import command, family
+from tests.runtime.kinds import ask, kept, spec_of
 from tests.runtime.test_faults import BAD, CLIENTS, Keeping, has_failed
 
 MISSING = importlib.util.find_spec("ray") is None
@@ -42,6 +42,7 @@ WIDE = {"network.name": "mlp", "network.hidden": [800]}
 """240 kB a model: above 100 kB Ray hands what travels round in shared memory."""
 
 EVERYONE = np.arange(CLIENTS)
+SPEC = spec_of(CLIENTS, engine="batched", samples=40)
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedtsdp": {"run.client_dropout": 0.3},
@@ -59,15 +60,8 @@ METHODS: dict[str, dict[str, Any]] = {
 SCAFFOLD sums are made."""
 
 
-def spec(engine: str = "batched") -> tuple[EngineSpec, np.ndarray[Any, Any]]:
-    federation = planted(clients=CLIENTS, samples=40)
-    return EngineSpec(
-        "planted-perceptron", {}, federation.features, federation, TRAINING, 0, engine
-    ), federation.samples
-
-
 def here() -> LocalRuntime:
-    runtime = LocalRuntime(*spec(), workers=1)
+    runtime = LocalRuntime(*SPEC, workers=1)
     runtime.together = 4  # several chunks of several clients
     return runtime
 
@@ -75,29 +69,22 @@ def here() -> LocalRuntime:
 def on_ray(**settings: Any) -> Any:
     from coterie.runtime.ray.runtime import RayRuntime
 
-    runtime = RayRuntime(*spec(), **settings)
+    runtime = RayRuntime(*SPEC, **settings)
     runtime.together = 4
     return runtime
 
 
-def ask(runtime: Runtime, number: int, rule: Keeping, who: Ids = EVERYONE) -> Replies:
-    runtime.begin_round(number)
+def keep(runtime: Runtime, number: int, fault: str = "", once: str = "") -> Replies:
     start = torch.linspace(-0.1, 0.1, runtime.layout.size)
-    replies = runtime.answer(Exchange(who, rule, {"model": Send.same(start, who)}))
-    assert isinstance(replies, Replies)
-    return replies
-
-
-def state_of(runtime: Any, client: int) -> torch.Tensor:
-    kept: torch.Tensor = runtime.states.of(client)["model"]
-    return kept.clone()
+    exchange = Exchange(EVERYONE, Keeping(fault, once), {"model": Send.same(start, EVERYONE)})
+    return ask(runtime, exchange, number)
 
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A Ray of its own, which every runtime of this module uses, and which leaves nothing behind."""
     before = signal.getsignal(signal.SIGTERM)
-    others = set(below(os.getpid()))  # a federation that tests share may be running beside it
+    others = set(family(os.getpid()))  # a federation that tests share may be running beside it
     first = on_ray()
     folder = Path(first.cluster.folder)
     try:
@@ -105,7 +92,7 @@ def ray() -> Iterator[Any]:
         assert (folder / "session_latest").exists()
         yield first
         # Python's own process that keeps track of shared memory stays as long as this one.
-        new = [p for p in below(os.getpid()) if p not in others and runs(p)]
+        new = [p for p in family(os.getpid()) if p not in others and runs(p)]
         begun = [p for p in new if "multiprocessing" not in " ".join(command(p))]
         assert len(begun) > 3
     finally:
@@ -116,15 +103,6 @@ def ray() -> Iterator[Any]:
         time.sleep(0.1)
     assert not folder.exists()
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def below(pid: int) -> list[int]:
-    """The processes that a process has begun, and theirs."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text("utf-8").split()):
-            found += [child, *below(child)]
-    return found
 
 
 def runs(pid: int) -> bool:
@@ -157,23 +135,6 @@ def trained(method: str, runtime: str, **settings: Any) -> tuple[list[Any], Sess
         session.close()
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the last bit."""
-    if isinstance(one, Stacked):
-        return same(list(one.rows), list(other.rows))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one.nan_to_num(7.25), other.nan_to_num(7.25))
-    if isinstance(one, np.ndarray):
-        return bool(one.dtype == other.dtype) and one.tobytes() == other.tobytes()
-    if isinstance(one, Mapping):
-        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
-    if hasattr(one, "__dict__"):
-        return same(vars(one), vars(other))
-    return bool(one == other) or bool(one != one and other != other)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_gets_the_bits_of_the_local_runtime(ray: Any, method: str) -> None:
@@ -192,9 +153,8 @@ def test_a_method_gets_the_bits_of_the_local_runtime(ray: Any, method: str) -> N
 @pytest.mark.parametrize("together", [1, 20])
 def test_sums_have_the_bits_of_rows(ray: Any, together: int) -> None:
     everyone = np.arange(60)
-    federation = planted(clients=60, samples=40)
-    asked = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "batched")
-    local, far = LocalRuntime(asked, federation.samples, workers=1), type(ray)(asked, federation.samples)
+    asked = spec_of(60, engine="batched", samples=40)
+    local, far = LocalRuntime(*asked, workers=1), type(ray)(*asked)
     far.together = together  # clients of a job; a call has several, and brings one sum of all
     start = torch.stack([torch.linspace(-0.1, end, local.layout.size) for end in (0.1, 0.2)])
     chosen = Reduce.by_choice(everyone, 2, np.random.default_rng(0).integers(1, 90, 60))
@@ -214,49 +174,40 @@ def test_sums_have_the_bits_of_rows(ray: Any, together: int) -> None:
         local.close()
 
 
-def test_the_comparison_sees_a_bit() -> None:
-    seen, _ = trained("fedper", "local")
-    again, _ = trained("fedper", "local")
-    assert same(seen, again)
-    rows = next(iter(again[-2]["kept"].values())).rows
-    rows[0][0] = torch.nextafter(rows[0][0], torch.tensor(9.0))
-    assert not same(seen, again)
-
-
 @pytest.mark.slow
 def test_faulty_clients_are_left_out_and_come_back(ray: Any, tmp_path: Path) -> None:
     """The others get the bits of a run without a fault, and the state of who fails stays as it was."""
     sound, others = here(), [client for client in range(CLIENTS) if client != BAD]
-    expected = [ask(sound, number, Keeping()) for number in range(1, 7)]
-    assert torch.equal(ask(ray, 1, Keeping()).models, expected[0].models)
-    before = state_of(ray, BAD)
+    expected = [keep(sound, number) for number in range(1, 7)]
+    assert torch.equal(keep(ray, 1).models, expected[0].models)
+    before = kept(ray, BAD)["model"].clone()
     for number, fault in enumerate(("raise", "unreadable", "die"), 2):
-        replies = ask(ray, number, Keeping(fault))
+        replies = keep(ray, number, fault)
         assert has_failed(replies.missing, fault)
         assert torch.equal(replies.models, expected[number - 1].models[others])
-        assert torch.equal(state_of(ray, BAD), before)
+        assert torch.equal(kept(ray, BAD)["model"], before)
         assert len(ray.notes) == (fault == "die")
     # A worker that dies once costs nobody the round.
-    replies = ask(ray, 5, Keeping("die", str(tmp_path)))
+    replies = keep(ray, 5, "die", str(tmp_path))
     assert (tmp_path / "done").exists()
     assert dict(replies.missing) == {}
     assert torch.equal(replies.models, expected[4].models)
     assert [re.search("died; 4 ", note) is not None for note in ray.notes] == [True]
-    assert torch.equal(ask(ray, 6, Keeping()).models, expected[5].models)
+    assert torch.equal(keep(ray, 6).models, expected[5].models)
     assert ray.notes == []
     for client in range(CLIENTS):
-        assert torch.equal(state_of(ray, client), state_of(sound, client))
+        assert torch.equal(kept(ray, client)["model"], kept(sound, client)["model"])
 
 
 @pytest.mark.slow
 def test_whoever_takes_too_long_is_left_out(ray: Any) -> None:
-    expected, runtime = ask(here(), 1, Keeping()), on_ray(timeout=5.0)
-    replies = ask(runtime, 1, Keeping("sleep"))
+    expected, runtime = keep(here(), 1), on_ray(timeout=5.0)
+    replies = keep(runtime, 1, "sleep")
     others = [client for client in range(CLIENTS) if client != BAD]
     assert {client: "5 s" in reason for client, reason in replies.missing.items()} == {BAD: True}
     assert torch.equal(replies.models, expected.models[others])
     assert runtime.notes == []
-    assert dict(ask(runtime, 2, Keeping()).missing) == {}
+    assert dict(keep(runtime, 2).missing) == {}
 
 
 def test_outputs_that_cannot_be_computed(ray: Any) -> None:
@@ -269,7 +220,7 @@ def test_a_process_has_one_cluster(ray: Any) -> None:
     with pytest.raises(BadInput, match=r"'127.0.0.1:1'.* Ray .*:\d"):
         on_ray(address="127.0.0.1:1")
     on_ray(address="auto").close()
-    assert dict(ask(ray, 1, Keeping()).missing) == {}
+    assert dict(keep(ray, 1).missing) == {}
 
 
 def test_other_versions_are_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from coterie.errors import BadInput
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
+from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import Runtime
-from tests.federated import TRAINING, planted
+from tests.runtime.kinds import ask, spec_of
 
 MISSING = importlib.util.find_spec("ray") is None
 pytestmark = [pytest.mark.medium, pytest.mark.skipif(MISSING, reason="Ray is not installed (coterie[ray])")]
@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.medium, pytest.mark.skipif(MISSING, reason="Ray is not
 CLIENTS = 20
 MEAN = replace(Reduce.mean(np.arange(CLIENTS)), row_limit=float("inf"))
 NO_SUMS: Mapping[str, Reduce] = {}
+SPEC = spec_of(CLIENTS, engine="auto", samples=40)
 STORE = 80 * 2**20
 SOON = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -63,18 +64,9 @@ class Slow(Rule):
         return Answer({"model": trained}, {"norm": float(trained.norm())}, {"model": trained})
 
 
-def spec() -> tuple[EngineSpec, np.ndarray[Any, Any]]:
-    federation = planted(clients=CLIENTS, samples=40)
-    return EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0), federation.samples
-
-
-def ask(runtime: Runtime, number: int, folder: str, reduce: Mapping[str, Reduce] = NO_SUMS) -> Replies:
-    runtime.begin_round(number)
-    who = np.arange(CLIENTS)
-    start = torch.linspace(-0.1, 0.1, runtime.layout.size)
-    replies = runtime.answer(Exchange(who, Slow(folder), {"model": Send.same(start, who)}, reduce=reduce))
-    assert isinstance(replies, Replies)
-    return replies
+def train(runtime: Runtime, number: int, folder: str = "", reduce: Mapping[str, Reduce] = NO_SUMS) -> Replies:
+    who, start = np.arange(CLIENTS), torch.linspace(-0.1, 0.1, runtime.layout.size)
+    return ask(runtime, Exchange(who, Slow(folder), {"model": Send.same(start, who)}, reduce=reduce), number)
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +97,15 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
     from coterie.runtime.ray import queue
     from coterie.runtime.ray.runtime import RayRuntime
 
-    sound = LocalRuntime(*spec(), workers=1)
-    expected = [ask(sound, number, "") for number in (1, 2, 3, 4)]
-    runtime = RayRuntime(*spec(), address=cluster.address)
+    sound = LocalRuntime(*SPEC, workers=1)
+    expected = [train(sound, number) for number in (1, 2, 3, 4)]
+    runtime = RayRuntime(*SPEC, address=cluster.address)
     try:
         first, lost = tmp_path / "first", cluster.list_all_nodes()[-1]
         first.mkdir()
         killing = threading.Thread(target=kill_at_work, args=(lost, first))
         killing.start()
-        found = ask(runtime, 1, str(first))
+        found = train(runtime, 1, str(first))
         killing.join()
         assert (first / lost.node_id).exists()
         assert len(list(first.iterdir())) == 2
@@ -122,13 +114,13 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
         compare(found, expected[0])
 
         cluster.remove_node(lost)
-        compare(ask(runtime, 2, ""), expected[1])
+        compare(train(runtime, 2), expected[1])
         assert runtime.notes == []
 
         # Whoever comes later works too.
         third, new = tmp_path / "third", cluster.add_node(num_cpus=1, object_store_memory=STORE)
         third.mkdir()
-        compare(ask(runtime, 3, str(third)), expected[2])
+        compare(train(runtime, 3, str(third)), expected[2])
         assert (third / new.node_id).exists()
 
         # Where sums are made, a node is lost with what it had added.
@@ -136,7 +128,7 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
         fourth.mkdir()
         killing = threading.Thread(target=kill_at_work, args=(new, fourth))
         killing.start()
-        summed = ask(runtime, 4, str(fourth), {"model": MEAN})
+        summed = train(runtime, 4, str(fourth), {"model": MEAN})
         killing.join()
         assert (fourth / new.node_id).exists()
         assert summed.sums
@@ -152,7 +144,7 @@ def test_a_node_that_is_lost_in_mid_round_costs_nobody_the_round(
             if node is not cluster.head_node:
                 cluster.remove_node(node)
         with pytest.raises(BadInput, match=r"no core.* 2 s"):
-            ask(runtime, 5, "")
+            train(runtime, 5)
     finally:
         runtime.close()
     said = capfd.readouterr()

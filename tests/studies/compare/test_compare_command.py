@@ -352,40 +352,40 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_tables(tmp_path: Path) ->
         there = [coterie.RunFolder(path).progress() for path in cells.pool.glob("*") if path.is_dir()]
         return [p.pid for p in there if p is not None and p.state == "running" and p.round]
 
-    with Processes(tmp_path) as processes:
-        killed = processes.start(*words, "--jobs", "2")
-        until(lambda: bool(running()))
-        pids = running()
-        second = processes.start(*words)
-        assert second.wait() == 2
-        assert re.fullmatch("coterie: .*'comparisons/mine' .*running.*\n", second.printed)
-        killed.send(signal.SIGKILL)
-        assert killed.wait() == -signal.SIGKILL
-        until(lambda: all(is_gone(pid) for pid in pids))
-        assert not (folder / "summary.parquet").exists()
+    processes = Processes(tmp_path)
+    killed = processes.start(*words, "--jobs", "2")
+    until(lambda: bool(running()))
+    pids = running()
+    second = processes.start(*words)
+    assert second.wait() == 2
+    assert re.fullmatch("coterie: .*'comparisons/mine' .*running.*\n", second.printed)
+    killed.send(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    until(lambda: all(is_gone(pid) for pid in pids))
+    assert not (folder / "summary.parquet").exists()
 
-        stopped = processes.start(*words, "--jobs", "1")
+    stopped = processes.start(*words, "--jobs", "1")
 
-        def started() -> list[int]:
-            """Its own: one that the killed call had just begun may still be about to notice."""
-            return [pid for pid in running() if state_of(pid)[1] == stopped.pid]
+    def started() -> list[int]:
+        """Its own: one that the killed call had just begun may still be about to notice."""
+        return [pid for pid in running() if state_of(pid)[1] == stopped.pid]
 
-        until(lambda: bool(started()))
-        pids = started()
-        stopped.send(signal.SIGINT)
-        assert stopped.wait() == 130
-        kept = cells.done(cells.comparison().cells())
-        left = [cells.cell(key).progress() for key in {c.key for c in cells.comparison().cells()} - {*kept}]
-        rounds_left = sum(30 - (0 if p is None else p.round) for p in left)
-        *_, counts, go_on = stopped.printed.splitlines()
-        assert re.match(rf"{len(kept)} of 4 runs\D+ {4 - len(kept)} \D+ {rounds_left} rounds", counts)
-        assert go_on.endswith("coterie compare comparisons/mine --baselines none")
-        assert all(is_gone(pid) for pid in pids)
+    until(lambda: bool(started()))
+    pids = started()
+    stopped.send(signal.SIGINT)
+    assert stopped.wait() == 130
+    kept = cells.done(cells.comparison().cells())
+    left = [cells.cell(key).progress() for key in {c.key for c in cells.comparison().cells()} - {*kept}]
+    rounds_left = sum(30 - (0 if p is None else p.round) for p in left)
+    *_, counts, go_on = stopped.printed.splitlines()
+    assert re.match(rf"{len(kept)} of 4 runs\D+ {4 - len(kept)} \D+ {rounds_left} rounds", counts)
+    assert go_on.endswith("coterie compare comparisons/mine --baselines none")
+    assert all(is_gone(pid) for pid in pids)
 
-        last = processes.start("compare", "comparisons/mine", "-q", "--jobs", "1")
-        assert (last.wait(), last.printed) == (0, "comparisons/mine\n")
-        whole = processes.start(*words[: -len(SMALL)], *SMALL, "--folder", "others", "--jobs", "1", "-q")
-        assert (whole.wait(), whole.printed) == (0, "others/mine\n")
+    last = processes.start("compare", "comparisons/mine", "-q", "--jobs", "1")
+    assert (last.wait(), last.printed) == (0, "comparisons/mine\n")
+    whole = processes.start(*words[: -len(SMALL)], *SMALL, "--folder", "others", "--jobs", "1", "-q")
+    assert (whole.wait(), whole.printed) == (0, "others/mine\n")
     ours, theirs = frames(folder), frames(tmp_path / "others" / "mine")
     assert all(ours[name].equals(theirs[name]) for name in FRAMES)
     assert ours["cells"]["rounds"].to_list() == [30] * 6  # two methods, and the first after adaptation
