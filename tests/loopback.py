@@ -7,6 +7,7 @@ local runtime's numbers here can run on a real federation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ class MemoryStateStore(StateStore):
     """States of a client that lives as long as this process."""
 
     def __init__(self) -> None:
+        super().__init__(Path())
         self._states: dict[int, dict[str, Tensor]] = {}
 
     def load(self, number: int) -> dict[str, Tensor] | None:

@@ -27,10 +27,6 @@ KEPT_CHECKPOINTS = 2
 """How many are kept: if the newest is damaged, there is one before it."""
 
 
-class _Foreign(BadInput):
-    """A checkpoint of another experiment."""
-
-
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -66,20 +62,13 @@ class Checkpoints:
             BadInput: there are checkpoints, and none can be used.
         """
         passed: list[str] = []
-        foreign = True
         for path in reversed(self._paths()):
             try:
                 round, memory = self.load(path)
             except BadInput as problem:
                 passed += problem.problems
-                foreign = foreign and isinstance(problem, _Foreign)
                 continue
             return round, memory, passed
-        if passed and foreign:
-            raise BadInput(
-                f"the checkpoints in {self.folder} are of another experiment than the experiment.toml beside them; "
-                "put it back as it was, or start a new run"
-            )
         if passed:
             raise BadInput([*passed, "no checkpoint is left to go on from; start a new run"])
         return None
@@ -105,7 +94,7 @@ class Checkpoints:
         if meta.get("digest") != digest(f"{meta.get('identity', '')}\n{meta.get('header', '')}", whole):
             raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
         if meta["identity"] != self._identity:
-            raise _Foreign(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
+            raise BadInput(f"checkpoint {path} is of another experiment; put experiment.toml back as it was")
         header = json.loads(meta["header"])
         try:
             return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}
@@ -137,7 +126,10 @@ class Checkpoints:
             case "dict":
                 return {self._rich(k, tensors): self._rich(v, tensors) for k, v in inner}
             case _:
-                return _dataclass(kind)(**{k: self._rich(v, tensors) for k, v in inner.items()})
+                state: Any = find_state(kind)
+                if not (isinstance(state, type) and is_dataclass(state)):  # a name may lead to any function
+                    raise KeyError(f"{kind} is no dataclass that is loaded")
+                return state(**{k: self._rich(v, tensors) for k, v in inner.items()})
 
 
 def _plain(value: Any, path: str, tensors: dict[str, Stacked]) -> Any:
@@ -172,18 +164,6 @@ def _plain(value: Any, path: str, tensors: dict[str, Stacked]) -> Any:
             raise TypeError(f"{path} is a {type(value).__qualname__}; a state's dataclasses must be found by name")
         return {name: own}
     raise TypeError(f"{path} is a {type(value).__name__}; a state holds tensors, arrays and plain values only")
-
-
-def _dataclass(name: str) -> Any:
-    """The dataclass of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    found = find_state(name)
-    if not (isinstance(found, type) and is_dataclass(found)):
-        raise KeyError(f"{name} is no dataclass that is loaded")
-    return found
 
 
 def check_state(state: Any) -> None:

@@ -124,23 +124,6 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="nobody says that a process is stopped")
-def test_a_worker_that_is_stopped_costs_nobody_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "STOPPED_SECONDS", 0.5)
-    with closing(runtime_of()) as runtime:
-        send = {"model": Send.same(torch.ones(runtime.layout.size), np.arange(6))}
-        expected = mixed(runtime, send).models
-        victim = worker_processes()[0]
-        assert victim.pid is not None
-        os.kill(victim.pid, signal.SIGSTOP)
-        replies = mixed(runtime, send)
-        assert dict(replies.missing) == {}
-        assert torch.equal(replies.models, expected)
-        (note,) = runtime.notes
-        assert "stopped" in note
-
-
-@pytest.mark.slow
 def test_a_run_says_that_a_worker_was_replaced(tmp_path: Path) -> None:
     class Killer:
         notes: ClassVar[list[str]] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.runtime.remote.client_runner import FileStateStore
+from coterie.runtime.remote.client_runner import StateStore
 
 
 def names(folder: Path) -> list[str]:
@@ -17,13 +17,13 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_state_comes_back_until_it_is_forgotten(tmp_path: Path) -> None:
-    store = FileStateStore(tmp_path / "states")
+    store = StateStore(tmp_path / "states")
     store.delete_before(3)
     assert store.load(1) is None
     matrix = torch.arange(6.0).view(2, 3)
     for number in (1, 2, 10):
         store.save(number, {"model": matrix.T, "count": torch.tensor(number)})
-    found = FileStateStore(tmp_path / "states").load(2)
+    found = StateStore(tmp_path / "states").load(2)
     assert found is not None
     assert torch.equal(found["model"], matrix.T)
     assert found["count"] == 2
@@ -32,7 +32,7 @@ def test_a_state_comes_back_until_it_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_what_failed_or_was_killed_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FileStateStore(tmp_path)
+    store = StateStore(tmp_path)
     store.save(1, {"model": torch.ones(3)})
 
     def full(handle: int) -> None:
@@ -51,7 +51,7 @@ def test_what_failed_or_was_killed_half_way_leaves_nothing(tmp_path: Path, monke
 
 
 def test_states_are_for_their_owner_alone(tmp_path: Path) -> None:
-    FileStateStore(tmp_path / "states").save(1, {"model": torch.ones(3)})
+    StateStore(tmp_path / "states").save(1, {"model": torch.ones(3)})
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "states", *(tmp_path / "states").iterdir())]
     assert modes == [0o700, 0o600]
 
@@ -65,6 +65,6 @@ def test_a_state_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytes
         flush(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
-    FileStateStore(tmp_path).save(1, {"model": torch.ones(3)})
+    StateStore(tmp_path).save(1, {"model": torch.ones(3)})
     assert [folder for folder, _ in flushed] == [False, True]
     assert flushed[-1][1] == ["000000001.safetensors"]

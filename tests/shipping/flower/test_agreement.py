@@ -84,24 +84,6 @@ def turned(held: dict[str, pl.DataFrame], who: str, order: Sequence[str]) -> dic
     return {name: table.select(order) if name == who else table for name, table in held.items()}
 
 
-def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
-    asked, before = experiment().to_toml(), []
-
-    def find(agreed: Agreement | None, name: str = "east") -> FlowerClient:
-        text = None if agreed is None else agreed.to_json()
-        node = {"client": name, "data": "east.csv", "state-dir": str(tmp_path / name)}
-        return find_client(asked, text, Node.read(node, {}))
-
-    other = find(None, "north")
-    for agreed in (None, Agreement(), Agreement((), (0.0,), (1.0,))):
-        client = find(agreed)
-        assert find(agreed) is client
-        before.append(weakref.ref(client))
-        del client
-    assert [client() is None for client in before] == [True, True, False]
-    assert find(None, "north") is other
-
-
 @pytest.mark.medium
 def test_a_new_app_takes_what_clients_must_agree_on_from_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,7 @@
 """Persistent worker processes over shared memory: ids and small things travel, models do not.
 
 What a question carries is written once into memory that all processes map; a worker writes the vectors of its
-answers into such memory too, where the method finds them. Where a worker dies, is stopped or exceeds its time, all
+answers into such memory too, where the method finds them. Where a worker dies or exceeds its time, all
 are started anew and what they had in hand is asked again, so that one bad client costs nobody else the round.
 """
 
@@ -28,7 +28,7 @@ from coterie.clients.rules.rule import Order
 from coterie.errors import BadInput
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Dispatcher, Job, Setback
-from coterie.runtime.local.processes import GUARD, UNGUARDED, end, is_stopped, start
+from coterie.runtime.local.processes import GUARD, UNGUARDED, end, start
 from coterie.runtime.local.shared_batch import (
     LARGE_MATRIX_BYTES,
     Question,
@@ -49,8 +49,6 @@ MAX_FAILED_STARTS = 3
 """How often in succession a worker may end before it is ready."""
 START_SECONDS = 60.0
 """In this time a worker must be ready, or in that which its clients may take if that is longer."""
-STOPPED_SECONDS = 10.0
-"""After so much silence it is seen whether the system says that a busy worker is stopped (Linux)."""
 TOLD_SECONDS = 2.0
 """In this time whoever wants to know how many tasks are done is told again."""
 MAX_WAITING_BYTES = 1 << 14
@@ -63,9 +61,8 @@ FORKS = sys.platform == "linux"
 """Forked workers have the federation and the engine as they are. Others start from nothing; PyTorch then moves the
 federation to memory that all of them map."""
 RESTARTED = "all are started anew, and their unfinished work is repeated"
-"""What is said of the workers where one of them died or was stopped."""
+"""What is said of the workers where one of them died."""
 _DIED = Setback("its worker process died", "process")
-_STOPPED = Setback("its worker process was stopped", "process")
 
 Reply = list[list[Any]] | Setback
 """What came of each job of a message, or why nothing did."""
@@ -106,7 +103,7 @@ class Pool:
         self, runner: TaskRunner, build: Callable[[], Engine], workers: int, timeout: float | None, arena: Arena
     ) -> None:
         self.notes: list[str] = []
-        """One sentence for each time that a worker died or was stopped."""
+        """One sentence for each time that a worker died."""
         self._equip = (lambda: runner) if FORKS else partial(_build_runner, build)
         engine = runner.engine
         self._writer = QuestionWriter(arena, engine.layout, engine.distribution_size, runner.sketcher.width)
@@ -274,23 +271,17 @@ class Pool:
         """Wait for workers, busy or starting, that have something to say, have died or are late; who they are."""
         busy = [w for w in self._workers if w.messages or not w.ready]
         deadlines = [w.deadline for w in busy if w.deadline is not None]
-        patience = min(
-            [max(0.0, d - time.monotonic()) for d in deadlines]
-            + [STOPPED_SECONDS if self._on_answers is None else TOLD_SECONDS]
-        )
-        speaking = wait([w.pipe for w in busy], patience)
+        patience = [max(0.0, deadline - time.monotonic()) for deadline in deadlines]
+        patience += [] if self._on_answers is None else [TOLD_SECONDS]
+        speaking = wait([w.pipe for w in busy], min(patience, default=None))
         now = time.monotonic()
-        heard = [w for w in busy if w.pipe in speaking or (w.deadline is not None and now >= w.deadline)]
-        return heard or [w for w in busy if is_stopped(w.process.pid)]
+        return [w for w in busy if w.pipe in speaking or (w.deadline is not None and now >= w.deadline)]
 
     def _receive(self, worker: _Worker) -> tuple[Reply, bool]:
         """What came of the message that a worker was busy with, and whether its process can go on."""
         try:
             if not worker.pipe.poll():
-                if worker.deadline is not None and not is_stopped(worker.process.pid):
-                    return Setback(f"took longer than {self._timeout:g} s"), False
-                self.notes.append(f"a worker process was stopped; {RESTARTED}")
-                return _STOPPED, False
+                return Setback(f"took longer than {self._timeout:g} s"), False
             reply = worker.pipe.recv()
         except (EOFError, OSError):  # also in the middle of a message
             self.notes.append(f"a worker process died; {RESTARTED}")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from coterie.clients.rules.objective import OBJECTIVES
@@ -58,14 +57,6 @@ def end(process: BaseProcess, pipe: Connection) -> None:
     process.kill()
     process.join()
     pipe.close()
-
-
-def is_stopped(pid: int | None) -> bool:
-    """Whether a process has been told to stop, as by SIGSTOP; not known outside Linux."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
 
 
 @contextmanager

@@ -85,7 +85,9 @@ class Cluster:
 
         found = None if address is None else _reach(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-        with _environment(QUIET_VARIABLES), _own_signals():
+        for name, value in QUIET_VARIABLES.items():
+            os.environ.setdefault(name, value)
+        with _own_signals():
             self._started = True
             if found is None:
                 place = Path(tempfile.gettempdir())
@@ -128,17 +130,10 @@ class Cluster:
             ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(): node
             for node in nodes
         }
-        done, silent = ray.wait(list(asked), num_returns=len(asked), timeout=VERSIONS_SECONDS)
-        problems = [
-            f"the node {nodes[asked[task]]} of the Ray cluster did not say within {VERSIONS_SECONDS:g} s which "
-            "versions it has; see there whether Ray can start Python"
-            for task in silent
-        ]
-        ours = versions()
-        for task in done:
-            node = asked[task]
+        problems, ours = [], versions()
+        for task, node in asked.items():
             try:
-                theirs = ray.get(task)
+                theirs = ray.get(task, timeout=VERSIONS_SECONDS)
             except ray.exceptions.RayError as error:
                 if any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
                     first = str(error).strip().splitlines()[0]
@@ -226,18 +221,6 @@ def _reach(address: str) -> str:
             "that ray start --head gave"
         )
     return found
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for what starts inside, unless they are set."""
-    new = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -30,25 +29,14 @@ from coterie.runtime.threads import one_thread
 State = Mapping[str, Tensor]
 
 
-class StateStore(Protocol):
-    """Stores a client's states by number."""
-
-    def load(self, number: int) -> dict[str, Tensor] | None:
-        """Return the state of that number; None where there is none that can be read."""
-
-    def save(self, number: int, state: State) -> None: ...
-
-    def delete_before(self, number: int) -> None:
-        """Delete all states with smaller numbers."""
-
-
-class FileStateStore(StateStore):
-    """States as files in a folder, each written whole or not at all, for their owner alone to read."""
+class StateStore:
+    """Stores a client's states by number: files that are written whole or not at all, for their owner alone to read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def load(self, number: int) -> dict[str, Tensor] | None:
+        """Return the state of that number; None where there is none that can be read."""
         try:
             return load_file(self._path(number))
         except (SafetensorError, OSError, ValueError):
@@ -61,6 +49,7 @@ class FileStateStore(StateStore):
         )
 
     def delete_before(self, number: int) -> None:
+        """Delete all states with smaller numbers."""
         for path in self._folder.glob("*.safetensors*"):
             digits = path.name.removeprefix(".").partition(".")[0]  # a kill leaves `.NUMBER.safetensors.PID.new`
             if digits.isdigit() and int(digits) < number:

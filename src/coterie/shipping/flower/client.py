@@ -6,9 +6,8 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from torch import Tensor
@@ -29,7 +28,7 @@ from coterie.runs.schema.experiment import Experiment, Prepared
 from coterie.runs.schema.names import build_method, build_task, catalog, find_names, named_columns
 from coterie.runs.setup import engine_spec, load_federation, make_augmentation, network_name
 from coterie.runtime.leftovers import remove_half_written
-from coterie.runtime.remote.client_runner import ClientRunner, FileStateStore
+from coterie.runtime.remote.client_runner import ClientRunner, StateStore
 from coterie.runtime.remote.handshake import REGISTERED, pack_hello
 from coterie.runtime.remote.message import Message
 from coterie.shipping.model.trained import MODEL, About, describe_task, rest_of, write_model
@@ -240,7 +239,7 @@ class FlowerClient:
         """
         if self._holding.digest != digest:
             raise BadInput("its data have changed since it joined the run; put them back as they were")
-        store = FileStateStore(self._make_folder() / "states" / run)
+        store = StateStore(self._make_folder() / "states" / run)
         check = None if self._node.tell_profiles else _check_telling
         return ClientRunner(self._engine, store, self._save_model, check)
 
@@ -347,26 +346,10 @@ class FlowerClient:
         return folder
 
 
-NEWEST_CLIENTS: dict[Node, tuple[str, str | None, FlowerClient]] = {}
-"""By node the newest client and what a message said of it; the one asked for last comes last."""
-
-_clients_lock = Lock()
-
-
+@lru_cache(CACHED_CLIENTS)
 def find_client(experiment: str, agreed: str | None, node: Node) -> FlowerClient:
-    """Return the client that these describe, with its data and engine where it was asked last with the same.
-
-    Of a node only the newest client is kept: an older one, which had agreed on less, would hold its data once more.
-    """
-    with _clients_lock:
-        known = NEWEST_CLIENTS.get(node)
-        if known is None or known[:2] != (experiment, agreed):
-            known = experiment, agreed, FlowerClient(experiment, agreed, node)
-        NEWEST_CLIENTS.pop(node, None)
-        NEWEST_CLIENTS[node] = known
-        if len(NEWEST_CLIENTS) > CACHED_CLIENTS:
-            del NEWEST_CLIENTS[next(iter(NEWEST_CLIENTS))]
-    return known[2]
+    """Return the client that these describe, with its data and engine where it was asked before with the same."""
+    return FlowerClient(experiment, agreed, node)
 
 
 def _claim_folder(folder: Path, name: str) -> str:
