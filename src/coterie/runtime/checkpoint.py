@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.catalogue import find_state, state_name
 from coterie.clients.open_files import remove_when_unmapped
 from coterie.errors import BadInput
-from coterie.runtime.tensor_file import Stacked, as_tensor, digest, replace_file
+from coterie.runtime.tensor_file import Stacked, as_tensor, digest, read_file, replace_file
 
 FORMAT = "coterie-checkpoint/2"
 KEPT_CHECKPOINTS = 2
@@ -79,20 +78,7 @@ class Checkpoints:
         Raises:
             BadInput: the file is damaged, no checkpoint, or of another experiment.
         """
-        if not path.is_file():  # to open a pipe would wait for ever
-            raise BadInput(f"checkpoint {path} is damaged (it is no regular file)")
-        try:
-            with safe_open(path, framework="pt") as file:
-                meta = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-                whole = {name: Stacked.of(values) for name, values in tensors.items()}
-        except (SafetensorError, OSError, ValueError, EOFError) as error:
-            raise BadInput(f"checkpoint {path} is damaged ({_first_line(error)})") from None
-        if meta.get("format") != FORMAT:
-            found = f"the format {meta['format']!r}" if "format" in meta else "no format"
-            raise BadInput(f"checkpoint {path} has {found}; it must have the format {FORMAT!r}")
-        if meta.get("digest") != digest(f"{meta.get('identity', '')}\n{meta.get('header', '')}", whole):
-            raise BadInput(f"checkpoint {path} is damaged (its contents do not match its digest)")
+        meta, tensors = read_file(path, "checkpoint", FORMAT, ("identity", "header"))
         if meta["identity"] != self._identity:
             raise BadInput(f"checkpoint {path} is of another experiment; put experiment.toml back as it was")
         header = json.loads(meta["header"])
@@ -101,7 +87,7 @@ class Checkpoints:
         except (KeyError, TypeError) as error:
             # Sound, but the method's state has other fields by now.
             raise BadInput(
-                f"checkpoint {path} was written by another version of the method ({_first_line(error)}); "
+                f"checkpoint {path} was written by another version of the method ({error}); "
                 "resume it with that version"
             ) from None
 
@@ -173,7 +159,3 @@ def check_state(state: Any) -> None:
         TypeError: something in it is no tensor, array, plain value, or dataclass that can be found by name.
     """
     _plain(state, "state", {})
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]

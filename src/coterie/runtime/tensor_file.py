@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from coterie.clients.open_files import replace_whole
+from coterie.errors import BadInput
 
 _NAMES = {
     torch.float64: "F64",
@@ -110,6 +112,38 @@ def replace_file(
         file.write(len(written).to_bytes(8, "little") + written)
         for name in names:
             file.writelines(tensors[name].blocks())
+
+
+def read_file(
+    path: Path, what: str, format: str, signed: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Read the metadata and the tensors of a file that `replace_file` wrote.
+
+    Args:
+        path: of the file.
+        what: it is, for a sentence.
+        format: what its metadata must say that it is.
+        signed: the names of the metadata that its `digest` is of, beside the tensors.
+
+    Raises:
+        BadInput: it is damaged, or something else.
+    """
+    if not path.is_file():  # to open a pipe would wait for ever
+        raise BadInput(f"{what} {str(path)!r} is damaged (it is no regular file); restore it")
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            whole = {name: Stacked.of(values) for name, values in tensors.items()}
+    except (SafetensorError, OSError, ValueError, EOFError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise BadInput(f"{what} {str(path)!r} is damaged or no safetensors file ({reason}); restore it") from None
+    if meta.get("format") != format:
+        found = f"the format {meta['format']!r}" if "format" in meta else "no format"
+        raise BadInput(f"{what} {str(path)!r} has {found}; it must have the format {format!r}")
+    if meta.get("digest") != digest("\n".join(meta.get(name, "") for name in signed), whole):
+        raise BadInput(f"{what} {str(path)!r} is damaged (its contents do not match its digest); restore it")
+    return meta, tensors
 
 
 def digest(text: str, tensors: Mapping[str, Stacked]) -> str:

@@ -44,14 +44,12 @@ def test_a_malformed_message_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"features": "[1e999]"}, "shape"),
         ({"features": "[" * 100_000}, "features .*JSON"),
-        ({"train": -5}, r"\(-5, "),
-        ({"train": 10**15}, "1,000,000,000,"),
-        ({"classes": 2**40}, "1,099,511,627,776 classes; .*2,147,483,647"),
-        ({"features": "[8, -8]"}, r"\(8, -8\)"),
-        ({"features": "[1000000, 1000000, 1000000]"}, "too many"),
-        ({"name": "x" * 300}, "name .*1 to 200"),
+        ({"train": -5}, "train = -5 .* 1"),
+        ({"classes": 2**40}, "classes = 1099511627776 .*2147483647"),
+        ({"features": "[8, -8]"}, "features.1 = -8 "),
+        ({"features": "[1000000, 1000000, 1000000]"}, "2,147,483,647 .*numbers"),
+        ({"name": "x" * 300}, "name .*200"),
         ({"digest": 7}, "digest = 7"),
     ],
 )

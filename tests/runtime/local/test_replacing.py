@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local import pool
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.runtime import Runtime
-from tests.runtime.local.test_pool import kill_workers, mixed, runtime_of, worker_processes
+from tests.runtime.local.test_pool import kill_workers, mixed, runtime_of
 
 
 @rule("test-words")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message, Value
-from coterie.shipping.flower.client import FlowerClient, Node, answer_message, find_client
+from coterie.shipping.flower.client import answer_message
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
 from coterie.shipping.registration import Registration

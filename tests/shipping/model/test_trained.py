@@ -168,7 +168,7 @@ def test_what_no_writer_says_of_a_model_is_damage(tmp_path: Path, wrong: dict[st
     text = json.dumps(asdict(ABOUT) | wrong)
     found = digest(text, {name: Stacked.of(values) for name, values in tensors.items()})
     save_file(tensors, path, {"format": FORMAT, "about": text, "digest": found})
-    with pytest.raises(BadInput, match=r"damaged .*digest"):
+    with pytest.raises(BadInput, match="damaged"):
         read_model(path)
 
 

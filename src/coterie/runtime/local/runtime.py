@@ -123,7 +123,19 @@ def _build(spec: EngineSpec, network: Callable[..., nn.Module] | None) -> Engine
     return spec.build()
 
 
-class LocalRuntime(Runtime):
+class SimulatedRuntime(Runtime):
+    """Has an engine that works for clients who are simulated; see `LocalRuntime` for the arguments."""
+
+    def __init__(self, spec: EngineSpec, samples: NDArray[np.int64], client_dropout: float) -> None:
+        with one_thread():
+            self.spec = spec.prepared()
+            self.engine = self.spec.build()
+        super().__init__(self.engine.layout, samples, spec.seed, client_dropout)
+        self.together = self.engine.together
+        """The most clients that work in one kernel."""
+
+
+class LocalRuntime(SimulatedRuntime):
     """Carries orders to clients simulated on this machine.
 
     Args:
@@ -147,14 +159,13 @@ class LocalRuntime(Runtime):
         timeout: float | None = None,
         states_mb: float = float("inf"),
     ) -> None:
-        with one_thread():
-            spec = spec.prepared()
-            self.engine = spec.build()
-        super().__init__(self.engine.layout, samples, spec.seed, client_dropout)
-        self.together = self.engine.together
-        """The most clients that work in one kernel."""
+        super().__init__(spec, samples, client_dropout)
         if self.engine.one_process:
-            _check_alone(spec.wanted, workers, timeout)
+            if workers not in (None, 1) or timeout is not None:
+                raise BadInput(
+                    f"run.workers = {workers} and run.client_timeout = {timeout} are not possible with "
+                    f"run.engine = {spec.wanted!r}, which has one process; leave both out"
+                )
             workers = 1
         count = cores() if workers is None else workers
         alone = count == 1 and timeout is None
@@ -169,7 +180,7 @@ class LocalRuntime(Runtime):
         self.states: ClientStates = ClientStates(len(samples), arena, states_mb)
         self._pool: Pool | None = None
         if arena is not None:
-            build = partial(_build, spec, spec.target())
+            build = partial(_build, self.spec, self.spec.target())
             runner = TaskRunner(self.engine, self.sketcher)
             self._pool = Pool(runner, build, count, timeout, arena)
 
@@ -229,14 +240,3 @@ class LocalRuntime(Runtime):
             if self.on_answers is not None:
                 self.on_answers(len(outcomes), len(orders))
         return outcomes, rows
-
-
-def _check_alone(engine: str, workers: int | None, timeout: float | None) -> None:
-    wrong = {"workers": workers if workers != 1 else None, "client_timeout": timeout}
-    problems = [
-        f"run.{key} = {value:g} is not possible with run.engine = {engine!r}, which has one process; leave it out"
-        for key, value in wrong.items()
-        if value is not None
-    ]
-    if problems:
-        raise BadInput(problems)

@@ -21,7 +21,7 @@ from coterie.errors import BadInput
 from coterie.grouping.exact_sums import ExactSums
 from coterie.methods.exchange import Outputs
 from coterie.runtime.dispatch import Job, Setback, divide, ranges
-from coterie.runtime.local.runtime import EngineSpec
+from coterie.runtime.local.runtime import EngineSpec, SimulatedRuntime
 from coterie.runtime.ray import calls
 from coterie.runtime.ray.calls import Array, Shipped, Thing, as_array, as_tensor
 from coterie.runtime.ray.cluster import Cluster
@@ -36,13 +36,12 @@ from coterie.runtime.rows import (
     find_sums,
     is_added,
 )
-from coterie.runtime.runtime import Failure, Runtime
+from coterie.runtime.runtime import Failure
 from coterie.runtime.states import ClientStates
 from coterie.runtime.tasks import Batch, Task, write_tasks
-from coterie.runtime.threads import one_thread
 
 
-class RayRuntime(Runtime):
+class RayRuntime(SimulatedRuntime):
     """Carries orders to clients simulated on a Ray cluster.
 
     Args:
@@ -66,23 +65,18 @@ class RayRuntime(Runtime):
         timeout: float | None = None,
         states_mb: float = float("inf"),
     ) -> None:
-        with one_thread():
-            spec = spec.prepared()
-            self.engine = spec.build()
-        super().__init__(self.engine.layout, samples, spec.seed, client_dropout)
+        super().__init__(spec, samples, client_dropout)
         if self.engine.one_process:
             raise BadInput(
                 f"run.engine = {spec.wanted!r} is not possible with run.runtime = 'ray', because it has one "
                 "process; it must be auto, sequential or batched"
             )
-        self.together = self.engine.together
-        """The most clients that work in one kernel."""
         self.states: ClientStates = ClientStates(len(samples), None, states_mb)
         self._timeout = timeout
         self.cluster = Cluster(address)
         try:
             self._queue = Queue(self.cluster)
-            self._ship(spec)
+            self._ship(self.spec)
         except BaseException:
             self.close()
             raise

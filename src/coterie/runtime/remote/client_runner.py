@@ -30,7 +30,7 @@ State = Mapping[str, Tensor]
 
 
 class StateStore:
-    """Stores a client's states by number: files that are written whole or not at all, for their owner alone to read."""
+    """Stores a client's states by number: files, written whole or not at all, that their owner alone may read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

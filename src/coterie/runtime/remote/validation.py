@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from coterie.clients.data.agree.own import SPLITS
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.requests import Scored
 from coterie.clients.rules.rule import Answer, Order
 from coterie.clients.tasks import CLASSIFICATION, Task
 from coterie.clients.tasks.measures import metrics_to_compute
 from coterie.errors import count_of
-from coterie.runtime.remote.handshake import MAX_COUNT, SPLITS
+from coterie.runtime.remote.handshake import MAX_COUNT
 
 LARGEST = 2**53
 """Largest amount that a client may report: the last whole number before float64 has gaps."""
@@ -46,7 +47,7 @@ def validate_answer(
     models = order.items["models"].values if "models" in order.items else ()
     measured = metrics_to_compute(task, classes)
     for name, value in answer.report.items():
-        if name in _CHECKS and not _CHECKS[name](value, classes, len(models), measured):
+        if not _is_possible(name, value, classes, len(models), measured):
             return f"reported {name} = {_said(value)}, which is not possible"
         if isinstance(value, Scored) and isinstance(order.rule, Evaluate):
             held = sizes[SPLITS.index(order.rule.split)]
@@ -63,27 +64,30 @@ def _said(value: Any) -> str:
     return "a number without end" if vast else repr(str(value)[:80])
 
 
-def _is_number_or_none(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
+def _is_possible(name: str, value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
+    """Whether a reported measurement can be of which tables are made; all others are ignored."""
+    match name:
+        case "train_loss":
+            return _is_number_or_none(value)
+        case "trained_samples":
+            return isinstance(value, int | float) and 0 <= value <= LARGEST
+        case "choice":
+            return value is None or (type(value) is int and 0 <= value < (models or MAX_COUNT))
+        case "score" | "adapted":
+            return isinstance(value, Scored) and _is_score(value, classes, measured)
+        case _:
+            return True
+
+
+def _is_number_or_none(value: Any) -> bool:
     """Whether it is one that float64 holds; the loss of training that diverged is not a number, or infinite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value is None
-    return isinstance(value, float) or abs(value) <= LARGEST
+    return value is None or type(value) is float or (type(value) is int and abs(value) <= LARGEST)
 
 
-def _is_amount(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= LARGEST
-
-
-def _is_choice(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
-    if value is None or isinstance(value, bool):
-        return value is None
-    return isinstance(value, int) and 0 <= value < (models or MAX_COUNT)
-
-
-def _is_score(value: Any, classes: int, models: int, measured: Sequence[str]) -> bool:
-    if not isinstance(value, Scored) or not _is_number_or_none(value.loss, classes, models, measured):
+def _is_score(value: Scored, classes: int, measured: Sequence[str]) -> bool:
+    if not _is_number_or_none(value.loss):
         return False
-    if isinstance(value.samples, bool) or not isinstance(value.samples, int) or not 0 <= value.samples <= MAX_COUNT:
+    if type(value.samples) is not int or not 0 <= value.samples <= MAX_COUNT:
         return False
     if set(value.values) != set(measured) or not all(type(v) is float for v in value.values.values()):
         return False
@@ -93,13 +97,3 @@ def _is_score(value: Any, classes: int, models: int, measured: Sequence[str]) ->
     if classes and int(value.actual.sum()) != value.samples:
         return False
     return bool((value.correct <= np.minimum(value.actual, value.predicted)).all())
-
-
-_CHECKS: Mapping[str, Callable[[Any, int, int, Sequence[str]], bool]] = {
-    "train_loss": _is_number_or_none,
-    "trained_samples": _is_amount,
-    "choice": _is_choice,
-    "score": _is_score,
-    "adapted": _is_score,
-}
-"""The reported measurements that tables are made of; all others are ignored."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.clients.data.agree.own import Holding
 from coterie.clients.data.federation import Federation
-from coterie.errors import BadInput
+from coterie.errors import BadInput, shorten
 
 
 def write_parts(federation: Federation, folder: Path) -> list[Path]:
@@ -22,8 +22,7 @@ def write_parts(federation: Federation, folder: Path) -> list[Path]:
     """
     paths = [folder / f"client-{client}.npz" for client in range(federation.n)]
     if existing := [path.name for path in paths if path.exists()]:
-        more = f" and {len(existing) - 3} more" if len(existing) > 3 else ""
-        raise BadInput(f"{str(folder)!r} has {', '.join(existing[:3])}{more} already; name another folder")
+        raise BadInput(f"{str(folder)!r} has {shorten(existing, 3)} already; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for client, path in enumerate(paths):
         holding = Holding.of(federation, client)

@@ -19,7 +19,7 @@ from coterie.clients.data.read.preparation import AS_READ, Preparation
 from coterie.clients.rules import Evaluate, Rule
 from coterie.clients.rules.evaluated_model import HandOver
 from coterie.clients.tasks import CLASSIFICATION
-from coterie.errors import MOST_NAMES, BadInput, count_of, shorten, unknown
+from coterie.errors import BadInput, count_of, shorten, unknown
 from coterie.methods.exchange import Exchange
 from coterie.methods.method import UNKNOWN, serve
 from coterie.runs.folder.run_folder import RunFolder
@@ -256,13 +256,15 @@ class _RestoredRun:
             raise BadInput(
                 f"run {self.run} has "
                 f"{count_of(len(numbers), 'group')}{self._tell(', each with its number of clients')}: "
-                f"{_list_first(sizes)}; choose one with --group, or a client"
+                f"{shorten(sizes)}; choose one with --group, or a client"
                 f"{self._tell(f' ({shorten(self.session.population.names)})')} with --client; a column client "
                 "names one for each sample"
             )
         number = numbers[0] if group is None else group
         if number not in numbers:
-            raise BadInput(f"group {number} is unknown in run {self.run}; its groups are {_list_first(numbers)}")
+            raise BadInput(
+                f"group {number} is unknown in run {self.run}; its groups are {shorten([str(n) for n in numbers])}"
+            )
         members = np.flatnonzero(groups == number)
         model, notes = self._shared_model(number, members)
         size = f" ({len(members)} client{'s' * (len(members) > 1)})"
@@ -337,7 +339,7 @@ class _RestoredRun:
             of = f"{part.size:,} of {session.layout.size:,} parameters"
             wrong = f"group {group} shares {of}; its clients keep the rest"
         if wrong:
-            names = _list_first([repr(session.population.names[member]) for member in members])
+            names = shorten([repr(session.population.names[member]) for member in members])
             raise BadInput(f"{wrong}; choose a client with --client{self._tell(f': {names}')}")
         notes = _note_neighbours(evaluation.rule, f"a client of group {group}")
         if not notes and evaluation.rule != Evaluate(session.experiment.evaluation.on):
@@ -366,9 +368,3 @@ def _find_client(text: str, names: Sequence[str]) -> int:
     raise BadInput(
         unknown("client", text, names, instead=f"a number from 0 to {len(names) - 1}, or a group by --group")
     )
-
-
-def _list_first(values: Sequence[object]) -> str:
-    """List values for a sentence; of many, the first ones."""
-    more = f" and {len(values) - MOST_NAMES} more" if len(values) > MOST_NAMES else ""
-    return ", ".join(map(str, values[:MOST_NAMES])) + more

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from coterie.clients.data.read.columns import USUAL
@@ -30,7 +29,7 @@ from coterie.plugins import allow as allow_names
 from coterie.plugins import find_refusal
 from coterie.runs.schema.names import AUTO, build_task, find_paths
 from coterie.runs.schema.sections import TaskChoice
-from coterie.runtime.tensor_file import Stacked, digest, replace_file
+from coterie.runtime.tensor_file import Stacked, digest, read_file, replace_file
 
 FORMAT = "coterie-model/1"
 
@@ -193,21 +192,10 @@ def read_model(path: Path, allow: Iterable[str] = ()) -> Trained:
         raise BadInput(f"model {str(path)!r} does not exist; name a file that coterie export wrote")
     if path.suffix == ".onnx":
         raise BadInput(f"model {str(path)!r} is for other programs; export it as .safetensors to use it here")
-    try:
-        with safe_open(path, framework="pt") as file:
-            meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-    except (SafetensorError, OSError, ValueError, EOFError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise BadInput(f"model {str(path)!r} is damaged or no safetensors file ({reason}); replace it") from None
-    if meta.get("format") != FORMAT:
-        found = f"the format {meta['format']!r}" if "format" in meta else "no format"
-        raise BadInput(f"model {str(path)!r} has {found}; it must have {FORMAT!r}, as coterie export writes it")
-    damaged = BadInput(f"model {str(path)!r} is damaged (its contents do not match its digest); replace it")
-    text = meta.get("about", "")
-    about = _about(text)
-    if about is None or meta.get("digest") != digest(text, {n: Stacked.of(t) for n, t in tensors.items()}):
-        raise damaged
+    meta, tensors = read_file(path, "model", FORMAT, ("about",))
+    about = _about(meta.get("about", ""))
+    if about is None:
+        raise BadInput(f"model {str(path)!r} is damaged (it does not say of which network it is); restore it")
     try:
         if refusal := find_refusal(find_paths({"network": about.network, "task": about.task})):
             raise BadInput(refusal)
