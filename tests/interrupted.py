@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from safetensors import safe_open
 
+import coterie
 from coterie.runs.folder.run_folder import RunFolder
 
 
-class Stopping:
+class Stopping(coterie.Observer):
     """Interrupts a run after a round, as Ctrl-C would."""
 
     def __init__(self, after: int) -> None:
         self._after = after
 
-    def started(self, experiment: Any, description_lines: Any) -> None: ...
-
-    def round(self, round: Any) -> None:
+    def round(self, round: coterie.Round) -> None:
         if round.number == self._after:
             raise KeyboardInterrupt
-
-    def note(self, text: str) -> None: ...
-
-    def finished(self, result: Any) -> None: ...
 
 
 def final_tensors(folder: RunFolder) -> tuple[str, dict[str, torch.Tensor]]:

@@ -134,11 +134,6 @@ def nothing() -> int:
     return 3
 
 
-def demanding(width: int) -> nn.Module:
-    """A network that cannot be built without a width."""
-    return nn.Linear(width, 10)
-
-
 def broken() -> nn.Module:
     """A factory that fails."""
     raise OSError("no weights here")
@@ -182,18 +177,3 @@ class Solid(nn.Module):
 def small(features: tuple[int, ...], classes: int) -> nn.Module:
     """A chain of plain modules for images of 5x5, which the kernels of many clients take."""
     return nn.Sequential(nn.Conv2d(features[2], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, classes))
-
-
-class Branches(nn.Module):
-    """Two branches over the same pixels, and no chain."""
-
-    def __init__(self, features: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.wide, self.narrow = nn.LazyLinear(8), nn.LazyLinear(3)
-        self.head = nn.Linear(11, classes)
-        self(torch.zeros(1, features[-1], *features[:-1]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
-        logits: Tensor = self.head(torch.cat([self.wide(x).relu(), self.narrow(x).tanh()], 1))
-        return logits

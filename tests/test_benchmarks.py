@@ -11,8 +11,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from operator import ge, le, lt
 from pathlib import Path
 
 import pytest
@@ -25,10 +23,9 @@ from benchmarks import (
     diagnose_truth,
     document,
     gpu,
-    measuring,
     planted,
 )
-from benchmarks.document_bars import Judged, Reaches, faster
+from benchmarks.document_bars import faster
 from benchmarks.document_sections import SECTIONS
 from coterie.clients.rules import half_data
 from coterie.methods import METHODS, Method
@@ -75,21 +72,6 @@ def test_the_page_on_hostile_clients_is_that_of_the_kept_cells() -> None:
     assert {cell.place for cell in attacks.cells(list(attacks.METHODS))} == set(rows)
 
 
-def test_ratios_are_of_medians_and_of_each_pair() -> None:
-    assert measuring.ratios([2.0, 6.0, 4.0], [1.0, 2.0, 4.0]) == (2.0, 1.0, 3.0)
-
-
-def test_what_is_kept_names_the_machine(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "a.json"
-    measuring.write(path, "a", [{"way": "x", "seconds": 0.5}])
-    kept = json.loads(path.read_text("utf-8"))
-    assert kept["rows"] == [{"way": "x", "seconds": 0.5}]
-    assert kept["machine"]["cores"] >= 1
-    assert set(kept["machine"]) >= {"processor", "memory_gib", "torch", "numpy", "python"}
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        measuring.write(path, "a", [{"seconds": float("nan")}])
-
-
 @pytest.fixture
 def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undo what a benchmark changes in its process."""
@@ -128,47 +110,6 @@ def test_a_command_of_the_docs_runs_and_keeps_nothing(
         assert f"Measured by `python -m benchmarks.{name}" in text
 
 
-@pytest.mark.medium
-@pytest.mark.skipif(sys.platform != "linux", reason="the fixture restores what only Linux has")
-@pytest.mark.usefixtures("process_restored")
-def test_the_benchmark_of_a_gpu_goes_on_where_it_was_and_times_no_wrong_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def play(name: str) -> int:
-        words = ["--device", "cpu", "--only", "W2", "--repeats", "1", "--rows", str(tmp_path / name)]
-        monkeypatch.setattr(sys, "argv", ["gpu", *words])
-        return gpu.main()
-
-    assert play("rows.jsonl") == 0
-    checked, *rows = gpu.read_rows(tmp_path / "rows.jsonl")
-    assert 0 < checked["largest_difference"] <= gpu.ALLOWED
-    timed = {(row["way"], row["precision"]) for row in rows if row.get("seconds", 0) > 0}
-    assert timed == {(way, precision) for way in ("coterie", "plain") for precision in ("fp32", "bf16")}
-    assert play("rows.jsonl") == 0
-    assert gpu.read_rows(tmp_path / "rows.jsonl") == [checked, *rows]
-    text = document.PAGE.read_text("utf-8")
-    assert gpu.page(text, rows) == gpu.page(text, [])  # a processor that stands in tells nothing of a GPU
-    assert "H100" in gpu.page(text, [{**row, "on": "H100"} for row in rows])
-    monkeypatch.setattr(gpu, "ALLOWED", 0.0)
-    assert play("refused.jsonl") == 1
-    assert [row["timed"] for row in gpu.read_rows(tmp_path / "refused.jsonl")] == [False]
-
-
-def judged(middle: float, least: float, most: float, bar: float, reaches: Reaches = ge) -> str:
-    return Judged(middle, least, most, bar, reaches, "").verdict
-
-
-def test_verdicts() -> None:
-    assert judged(2, 1.5, 3, 1.4) == "**met**"
-    assert judged(2, 1.3, 3, 1.4) not in {judged(2, 1.5, 3, 1.4), judged(1.3, 1.2, 1.5, 1.4)}  # met, near the bound
-    assert judged(1.3, 1.2, 1.39, 1.4) == "**not met**"
-    assert judged(1.3, 1.2, 1.5, 1.4) not in {judged(1.3, 1.2, 1.39, 1.4), judged(2, 1.3, 3, 1.4)}
-    assert judged(0.09, 0.01, 0.099, 0.1, lt) == "**met**"
-    assert judged(0.11, 0.105, 0.2, 0.1, lt) == "**not met**"
-    assert judged(0.1, 0.1, 0.1, 0.1, lt) == "**not met**"
-    assert judged(0.1, 0.1, 0.1, 0.1, le) == judged(0.1, 0.1, 0.1, 0.1, ge) == "**met**"
-
-
 def test_the_committed_page_of_planted_groups_is_that_of_the_committed_rows() -> None:
     assert planted.PAGE.exists() == planted.KEPT.exists()
     if planted.PAGE.exists():
@@ -202,14 +143,6 @@ def test_every_method_that_searches_for_groups_is_on_the_page_of_planted_groups(
     numbered = {entry.name for entry in METHODS if "clusters" in entry.schema.model_fields}
     assert (warning | numbered) - {"grouped-layers"} <= set(planted.METHODS)  # there it is K-means of one round
     assert set(planted.TOLD) <= numbered
-
-
-@pytest.mark.slow
-def test_a_row_of_too_few_groups_says_that_the_run_said_so() -> None:
-    digits = [c for c in planted.own_cells(("fedcps",), ("digits",), (1,)) if c.case.skew == "permuted-labels"]
-    right, few = (next(c for c in digits if c.fewer == fewer) for fewer in (0, 1))
-    short = [planted.play(replace(cell, case=replace(cell.case, rounds=3))) for cell in (right, few)]
-    assert [row["mixed"] for row in short if row] == [False, True]
 
 
 def test_a_method_runs_as_its_page_advises() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from coterie.catalogue import Catalog, Grid, Setting
-from coterie.errors import BadInput, nearest, sentences, unknown
+from coterie.errors import BadInput, nearest, sentences
 
 THINGS = Catalog("thing")
 
@@ -50,12 +50,6 @@ def refused(name: str, prefix: str = "", **settings: Any) -> list[str]:
     return caught.value.problems
 
 
-def test_entries_are_listed_in_the_order_they_were_added() -> None:
-    assert THINGS.names() == ["plain", "rich", "needs"] == [entry.name for entry in THINGS]
-    assert "rich" in THINGS
-    assert "rch" not in THINGS
-
-
 def test_the_summary_is_the_first_line_of_the_docstring() -> None:
     assert [e.summary for e in THINGS] == [
         "Takes no settings.",
@@ -81,10 +75,6 @@ def test_only_keyword_settings_of_a_function_count() -> None:
     share, seed = THINGS["needs"].settings
     assert (share.required, share.default) == (True, None)
     assert (seed.required, seed.default) == (False, 0)
-
-
-def test_a_grid_refuses_nothing() -> None:
-    assert THINGS["rich"].bind({"rate": 0.3})["rate"] == 0.3
 
 
 def test_what_is_bound_builds_the_thing() -> None:
@@ -137,23 +127,12 @@ def test_a_missing_setting_and_one_for_a_thing_without_any() -> None:
         assert sentence.startswith(f"{name} ")
 
 
-def test_bad_input_is_a_value_error_that_holds_its_sentences() -> None:
-    assert BadInput("one").problems == ["one"]
-    error = BadInput(("one", "two"))
-    assert (error.problems, str(error)) == (["one", "two"], "one\ntwo")
-    assert isinstance(error, ValueError)
-
-
 @pytest.mark.parametrize(
     ("name", "close"),
     [("fesm", "fesem"), ("FESEM", "fesem"), ("local_only", "local-only"), ("qqq", None), ("", None)],
 )
 def test_nearest(name: str, close: str | None) -> None:
     assert nearest(name, iter(["fedavg", "fesem", "local-only"])) == close
-
-
-def test_unknown_without_anything_known() -> None:
-    assert "'x'" in unknown("run", "x", [])
 
 
 class Inner(BaseModel):

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks import membership
-from benchmarks.kept_cells import Row
 from benchmarks.membership import (
     EPSILONS,
     UNITS,
     MembershipCell,
     attack,
-    find_log_odds,
     measure_strength,
     score_by_likelihood,
     score_by_loss,
@@ -32,13 +30,6 @@ def test_strength_is_that_of_the_curve() -> None:
     assert auc == pytest.approx((50 * 198 + 150 * 197) / 200**2)
 
 
-def test_log_odds_are_not_rounded() -> None:
-    outputs = np.array([[500.0, 0.0, 0.0], [0.0, 500.0, 0.0], [0.0, 0.0, 0.0]])
-    odds = find_log_odds(outputs, np.array([0, 0, 2]))
-    assert odds == pytest.approx([500 - np.log(2), -500, -np.log(2)])
-    assert -score_by_loss(odds) == pytest.approx([0, 500, np.log(3)], abs=1e-9)
-
-
 def test_likelihoods_find_what_a_threshold_does_not() -> None:
     """Some samples are hard: even with them in training, the model is less sure of them than of any other."""
     rng = np.random.default_rng(0)
@@ -50,26 +41,6 @@ def test_likelihoods_find_what_a_threshold_does_not() -> None:
     assert by_likelihood.auc > 0.95
     nothing = measure_strength(score_by_likelihood(confidence - 1.5 * member, member), member)
     assert nothing.auc == pytest.approx(0.5, abs=0.02)
-
-
-def test_the_ratio_is_that_of_two_gaussians() -> None:
-    member = np.array([[True], [True], [True], [False], [False]])
-    confidence = np.array([[3.0], [4.0], [2.0], [0.0], [1.0]])
-    # Of the others, those with the candidate are 4 and 2, those without 0 and 1: the variance is 5 / 8.
-    assert score_by_likelihood(confidence, member)[0, 0] == pytest.approx((2.5**2 - 0) / (2 * 5 / 8))
-
-
-def test_of_a_candidate_in_all_shadows_nothing_is_known() -> None:
-    confidence = np.random.default_rng(0).normal(size=(5, 2))
-    assert (score_by_likelihood(confidence, np.ones((5, 2), np.bool_)) == 0).all()
-
-
-def test_a_table_has_a_line_for_each_epsilon_that_is_kept() -> None:
-    strength = {"auc": 0.75, "hits": 0.125}
-    row: Row = {"accuracy": 0.5, "loss": strength, "lira": {"auc": 0.8, "hits": 0.2}}
-    some = {MembershipCell("client", epsilon).place: row for epsilon in (None, 2.0)}
-    lines = membership.table("client", some).splitlines()[2:]
-    assert lines == [f"| {shown} | 0.50 | 0.75 | 12.5 % | 0.80 | 20.0 % |" for shown in ("none", "2")]
 
 
 def test_the_committed_tables_are_those_of_the_committed_cells() -> None:

@@ -10,12 +10,9 @@ import pytest
 
 from coterie.catalogue import Entry
 from website.methods import (
-    HEAD,
     HEADINGS,
     PAGES,
     find_page,
-    find_stale,
-    main,
     own_methods,
     read_headings,
     renew_table,
@@ -124,33 +121,6 @@ def test_a_page_leads_to_the_promises_and_the_planted_groups(method: Entry) -> N
     assert "](../privacy.md)" in read_section(method, "What the server sees")
     searches = f"[`{method.name}`]" in (ROOT / "docs/planted.md").read_text("utf-8")
     assert ("](../planted.md)" in read_section(method, "Planted groups")) >= searches
-
-
-def test_a_stale_table_is_found_and_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in PAGES.glob("*.md"):
-        (tmp_path / path.name).write_text(path.read_text("utf-8"), "utf-8")
-    monkeypatch.setattr("website.methods.PAGES", tmp_path)
-    monkeypatch.setattr("website.methods.LISTING", tmp_path / "listing.json")
-    page = tmp_path / "fesem.md"
-    right = page.read_text("utf-8")
-    page.write_text(right.replace("| `warm_up` | `20` |", "| `warm_up` | `1` |"), "utf-8")
-    assert [path for path, _ in find_stale()] == [page]
-    assert main([]) == 1
-    assert main(["--write"]) == 0
-    assert page.read_text("utf-8") == right
-    assert main([]) == 0
-
-
-def test_meanings_end_with_the_decisions_about_them() -> None:
-    method = next(method for method in METHODS if method.name == "fedprox")
-    text = f"* **D1 One.** As `mu = 0.1`.\n* **D2 Two.** `mu_mode`.\n\n  `a = 1, mu = 2`\n\nAnd `mu`.\n\n{HEAD}"
-    assert "(D1, D2) |\n" in renew_table(text, method)
-    assert "pull |\n" in renew_table(f"* **D1 One.** `mu_mode`, mu.\n\nAnd `mu`.\n\n{HEAD}", method)
-
-
-def test_a_page_without_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"adacfl .*0 tables"):
-        renew_table("# AdaCFL\n", next(method for method in METHODS if method.name == "adacfl"))
 
 
 def test_what_serves_every_method_names_none() -> None:

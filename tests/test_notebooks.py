@@ -17,7 +17,6 @@ import pytest
 
 from tests.guide import blocks
 from website.notebooks import ROOT, list_notebooks, make_page
-from website.notebooks import main as save_notebooks
 
 NOTEBOOKS = list_notebooks()
 MOST_BYTES = 200_000
@@ -72,32 +71,6 @@ def test_a_notebook_says_and_shows_what_it_was_saved_with(path: Path, tmp_path: 
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("import warnings\nwarnings.warn('old', FutureWarning, stacklevel=1)", "FutureWarning: old"),
-        ("import sys\nprint('note: odd', file=sys.stderr)", "cell 0 .*: note: odd"),
-    ],
-)
-def test_a_notebook_that_fails_or_warns_is_not_saved(source: str, said: str, tmp_path: Path) -> None:
-    pytest.importorskip("nbclient")
-    cell: dict[str, Any] = {
-        "cell_type": "code",
-        "id": "a",
-        "metadata": {},
-        "source": source,
-        "outputs": [],
-        "execution_count": None,
-    }
-    path = tmp_path / "wrong.ipynb"
-    path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "utf-8")
-    code = f"from pathlib import Path; from website.notebooks import execute; execute(Path({str(path)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert re.search(said, re.sub(r"\x1b\[[\d;]*m", "", done.stderr))  # tracebacks have colours
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_saved_notebook_is_whole_small_and_has_pictures(path: Path) -> None:
     notebook = json.loads(path.read_text("utf-8"))
@@ -128,9 +101,3 @@ def test_a_page_of_the_site_has_the_cells_and_the_pictures(path: Path) -> None:
             assert f"```python\n{''.join(cell['source'])}\n```" in page
     printed = [text for _, kind, text in texts_of(path) if kind == "stdout" and text]
     assert all(text.strip() in page for text in printed)
-
-
-def test_an_unknown_notebook_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        save_notebooks(["first"])
-    assert re.search("'first' .*1-first-run", capsys.readouterr().err)

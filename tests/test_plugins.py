@@ -9,19 +9,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from coterie.catalogue import Catalog
 from coterie.clients.rules import OBJECTIVES, RULES
-from coterie.clients.tasks import TASKS
 from coterie.clients.tasks.measures import MEASURES
 from coterie.errors import BadInput
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, build
-from coterie.plugins import allow, fresh_consent, is_path, offers
-from coterie.runs.events import OBSERVERS
+from coterie.plugins import allow, fresh_consent, offers
 from coterie.runs.folder.metrics import RunMetrics
 from coterie.runs.schema.experiment import Experiment
 from coterie.shipping.model.trained import About, read_model, write_model
@@ -198,20 +195,6 @@ def test_of_a_module_only_what_it_defines_is_suggested(site: Path) -> None:
     assert refusal("in_here:Other").partition("known: ")[2] == "Mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("a:B", True),
-        ("a.b:C.d", True),
-        ("hub:owner/name", False),
-        ("C:\\data", False),
-        ("a:b:c", False),
-    ],
-)
-def test_what_a_path_is(name: str, expected: bool) -> None:
-    assert is_path(name) is expected
-
-
 def test_rules_and_objectives_are_never_imported_by_a_name(site: Path) -> None:
     """Their names arrive in messages, which nobody may make a client import by."""
     (site / "trap.py").write_text("raise AssertionError('imported')", "utf-8")
@@ -338,111 +321,27 @@ def test_a_metric_of_a_package(site: Path) -> None:
         MEASURES.entries = before
 
 
-@pytest.mark.slow
-def test_metrics_are_listed_and_chosen(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Those of a package and of `--import`; one that names a task can be chosen for it."""
-    monkeypatch.setattr(MEASURES, "entries", dict(MEASURES.entries))
-    install(site, "metrics", {"metrics": {"ones-share": "metric_module:ones"}}, {"metric_module": METRIC})
-    Path("worst.py").write_text(
-        "from coterie.clients.tasks import measure\n\n"
-        "@measure('worst', 'worst error', 'the largest error', 'value', is_share=False, less_is_better=True,\n"
-        "         tasks=('regression',))\n"
-        "def worst(predicted, targets):\n"
-        "    return float((predicted - targets).abs().max())\n"
-    )
-    np.savez("line.npz", x=np.arange(40.0)[:, None] / 40, y=np.arange(40.0) / 40, client=[0, 1] * 20)
-    assert "ones-share         (package metrics)" in listed(site, "metrics").stdout
-    said = " ".join(listed(site, "metrics", "--import", "worst").stdout.split())
-    assert "largest error" in said
-    terminal = Terminal(capsys)
-    words = ("run", "fedavg", "--import", "worst", "--data", "line.npz", "--rounds", "1", "--workers", "1", "-q")
-    wrong = terminal(*words, "--set", "task.name=regression", "--set", 'task.metrics=["wurst"]')
-    assert re.search(r"task\.metrics: .*'wurst' .*worst\?$", wrong.err.strip())
-    done = terminal(*words, "--set", "task.name=regression", "--set", 'task.metrics=["worst", "rmse"]')
-    assert (done.code, done.err) == (0, "")
-    path = terminal(*words, "--set", "task.name=regression", "--set", 'task.metrics=["worst:worst"]')
-    assert "worst" in path.err
+# ---- what is done with a run later
 
 
 # ---- what is done with a run later
-
-OWN = """
-from dataclasses import dataclass
-from pathlib import Path
-from torch import nn
-from coterie.clients.tasks import Regression, task
-from coterie.runs.events import OBSERVERS, Observer
-from coterie.methods import METHODS
-from coterie.methods.fedavg import FedAvg
-from coterie.models.networks import NETWORKS
-
-@task("own-task")
-@dataclass(frozen=True)
-class Own(Regression):
-    "Numbers."
-
-@METHODS.add("own-method")
-@dataclass(frozen=True)
-class Mine(FedAvg):
-    "FedAvg."
-
-@NETWORKS.add("own-net")
-def net(features, outputs):
-    "One layer."
-    return nn.Linear(features[0], outputs)
-
-@OBSERVERS.add("once")
-class Once(Observer):
-    "Interrupts the first time."
-    def round(self, result):
-        if not Path("interrupted").exists():
-            Path("interrupted").touch()
-            raise KeyboardInterrupt
-"""
 
 
 @pytest.mark.slow
 def test_what_is_done_with_a_run_later_imports_what_the_run_did(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = Terminal(capsys)
-    catalogs = (METHODS, NETWORKS, TASKS, OBSERVERS)
-    before = [dict(catalog.entries) for catalog in catalogs]
-
-    def forget(where: str) -> None:
-        """As in another process, with the module's file there."""
-        sys.modules.pop("own_things", None)
-        for catalog, entries in zip(catalogs, before, strict=True):
-            monkeypatch.setattr(catalog, "entries", dict(entries))
-        for file in Path().glob("*/own_things.py"):
-            file.unlink()
-        Path("own_things.py").unlink(missing_ok=True)
-        Path(where).parent.mkdir(exist_ok=True)
-        Path(where).write_text(OWN, "utf-8")
-
-    allow = ("--allow", "own_things")
-    forget("own_things.py")
-    np.savez("line.npz", x=np.arange(60.0)[:, None] / 60, y=np.arange(60.0) / 60, client=[0, 1] * 30)
-    words = "run own-method --import own_things --data line.npz --set task.name=own-task --network own-net"
-    cut = call(*words.split(), *["--rounds", "3", "--workers", "1", "--observer", "once", "--name", "cut", "-q"])
-    assert (cut.code, Path("interrupted").exists()) == (130, True)
-    later = (
-        "resume cut -q",
-        "predict cut --data line.npz",
-        "export cut --to m.safetensors",
-    )
-    for command in later:
-        forget("elsewhere/own_things.py")
-        lost = call(*command.split(), *allow)
-        assert lost.code == 2
-        (sentence,) = lost.err.splitlines()
-        assert re.search(r"run\.imports: .*'own_things'", sentence)
-        forget("own_things.py")
-        done = call(*command.split(), *allow)
-        assert (done.code, "coterie:" in done.err) == (0, False), done.err
-    with_module = ("predict", "m.safetensors", "--data", "line.npz")
-    forget("own_things.py")
-    assert "'own-net'" in call(*with_module).err
-    assert call(*with_module, "--import", "own_things").code == 0
+    call, before, module = Terminal(capsys), dict(METHODS.entries), Path("own_things.py")
+    register = "from coterie.methods import METHODS\n@METHODS.add('own-method')\n@dataclass"
+    module.write_text(METHOD.replace("@dataclass", register), "utf-8")
+    words = "run own-method --import own_things --data digits --clients 3 --rounds 1 --workers 1 --name mine -q"
+    assert call(*words.split()).code == 0
+    for command in ("predict mine --data digits", "export mine --to m.safetensors"):
+        for place in (Path("elsewhere"), module):  # as in other processes, of which the first does not find it
+            sys.modules.pop("own_things", None)
+            monkeypatch.setattr(METHODS, "entries", dict(before))
+            module = module.rename(place)
+            done = call(*command.split(), "--allow", "own_things")
+            assert (done.code == 0) is (place.suffix == ".py"), done.err
+            assert done.code == 0 or re.search(r"run\.imports: .*'own_things'", done.err)
+        assert (len(done.err.splitlines()), done.code) == (0, 0)

@@ -27,7 +27,6 @@ from website.fields import DescribedFields
 from website.notebooks import list_notebooks, make_page
 from website.pages import EXAMPLES
 from website.pictures import PICTURES, TAKEN, find_blocks
-from website.pictures import main as take_pictures
 from website.public import list_sections
 
 ROOT = Path(__file__).parents[1]
@@ -176,12 +175,6 @@ def test_every_screenshot_has_what_takes_it() -> None:
     data, commands = find_blocks("docs/diagnose.md", "clinics.csv")
     assert data.language == "python"
     assert commands.commands[0].endswith("--page clinics.html --write clinics.toml")
-
-
-def test_an_unknown_picture_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        take_pictures(["acuracy"])
-    assert re.search("'acuracy' .*accuracy, diagnosis", capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -20,14 +20,14 @@ import pytest
 import torch
 
 from coterie.clients.rules import Answer, Client, Order, Rule, Work, rule
-from coterie.methods import IFCA
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local import pool
 from coterie.runtime.local import runtime as local_runtime
 from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.shared_memory import Arena
-from tests.federated import TRAINING, planted, train
+from tests.federated import TRAINING, planted
+from tests.runtime.kinds import ask
 
 SHARED = [Path("/dev/shm"), Path(tempfile.gettempdir())]
 
@@ -78,10 +78,7 @@ def runtime_of(
 
 
 def mixed(runtime: Runtime, send: dict[str, Send], clients: int = 6) -> Replies:
-    runtime.begin_round(1)
-    replies = runtime.answer(Exchange(np.arange(clients), Mixture(), send))
-    assert isinstance(replies, Replies)
-    return replies
+    return ask(runtime, Exchange(np.arange(clients), Mixture(), send))
 
 
 def worker_processes() -> list[BaseProcess]:
@@ -149,20 +146,6 @@ def test_different_views_of_one_memory_are_different_things() -> None:
         runtime.close()
 
 
-def test_one_model_for_clients_who_know_it_and_for_those_who_choose() -> None:
-    """IFCA with one model: who took part is sent a row, the others a matrix of one row at the same address."""
-    federation = planted(clients=6)
-    run = train(IFCA(clusters=1), federation, 1, participation=0.5)
-    exchange = run.method.evaluation(run.state, run.server, run.server.everyone)
-    assert len(exchange.send) == 2
-    expected = run.runtime.measure(exchange).report["score"]
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    with closing(LocalRuntime(spec, federation.samples, workers=2)) as runtime:
-        found = runtime.measure(exchange).report["score"]
-        assert [s.loss for s in found] == [s.loss for s in expected]
-        assert [s.correct.tolist() for s in found] == [s.correct.tolist() for s in expected]
-
-
 def test_a_closed_runtime_says_so() -> None:
     runtime = runtime_of()
     runtime.close()
@@ -202,7 +185,6 @@ def test_spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(2)
     try:
         assert torch.equal(mixed(runtime, {"models": Send.all(matrix, np.arange(6))}).models, expected)
-        assert set(runtime.measure(Exchange(np.arange(6), Threads())).numbers["torch"]) == {1.0}
         for worker in worker_processes():
             status = Path(f"/proc/{worker.pid}/status").read_text("utf-8")
             own = {line.split()[0]: int(line.split()[1]) for line in status.splitlines() if line.startswith("Rss")}
@@ -212,16 +194,6 @@ def test_spawned_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.set_num_threads(1)
         runtime.close()
     assert arenas() == before
-
-
-@rule("test-threads-of-a-worker")
-@dataclass(frozen=True)
-class Threads(Rule):
-    """How many threads the client computes with."""
-
-    def run(self, client: Client, order: Order) -> Work:
-        yield from ()
-        return Answer(numbers={"torch": float(torch.get_num_threads())})
 
 
 PARENT = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -24,6 +24,7 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.local import pool
 from coterie.runtime.local.runtime import EngineSpec
 from coterie.runtime.runtime import Runtime
+from tests.runtime.kinds import ask
 from tests.runtime.local.test_pool import kill_workers, mixed, runtime_of
 
 
@@ -40,10 +41,7 @@ class Words(Rule):
 
 
 def ask_words(runtime: Runtime, words: str) -> Replies:
-    runtime.begin_round(1)
-    replies = runtime.answer(Exchange(np.arange(6), Words(words)))
-    assert isinstance(replies, Replies)
-    return replies
+    return ask(runtime, Exchange(np.arange(6), Words(words)))
 
 
 class Broken(EngineSpec):
@@ -63,10 +61,8 @@ def test_a_forked_worker_has_an_engine_of_its_own() -> None:
         assert not any(values.is_shared() for values in state.values())
         before = {name: values.clone() for name, values in state.items()}
         clients = np.arange(6)
-        runtime.begin_round(1)
         start = torch.linspace(-0.1, 0.1, runtime.layout.size)
-        trained = runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)}))
-        assert isinstance(trained, Replies)
+        trained = ask(runtime, Exchange(clients, LocalUpdate(), {"model": Send.same(start, clients)}))
         assert not torch.equal(trained.models[0], start)
         assert all(torch.equal(state[name], values) for name, values in before.items())
 
@@ -124,24 +120,15 @@ def test_no_worker_answers_what_was_asked_before_an_interruption(monkeypatch: py
 
 @pytest.mark.slow
 def test_a_run_says_that_a_worker_was_replaced(tmp_path: Path) -> None:
-    class Killer:
+    class Killer(coterie.Observer):
         notes: ClassVar[list[str]] = []
-
-        def started(self, experiment: coterie.Experiment, description_lines: Sequence[str]) -> None:
-            pass
-
-        def finished(self, result: coterie.Result) -> None:
-            pass
 
         def note(self, text: str) -> None:
             self.notes.append(text)
 
         def round(self, round: coterie.Round) -> None:
             if round.number == 1:  # while they are idle, as when memory is short
-                for child in multiprocessing.active_children():
-                    if child.name == "coterie worker":
-                        child.kill()
-                        child.join()
+                kill_workers()
 
     settings: dict[str, Any] = {"method": "fedavg", "data": {"clients": 3}}
     killer = Killer()

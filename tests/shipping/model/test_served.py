@@ -39,7 +39,6 @@ from coterie.methods.exchange import Exchange, Send
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 from coterie.runs import loop
-from coterie.runs.events import Result, Round
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import prepare
 from coterie.runs.session import Session
@@ -51,6 +50,7 @@ from coterie.runtime.remote.runtime import RemoteRuntime
 from coterie.shipping.model.served import adapt_to_this_machine, trained_model
 from coterie.shipping.model.trained import Trained
 from coterie.shipping.registration import Registration
+from tests.interrupted import Stopping
 from tests.loopback import MemoryStateStore
 
 CLIENTS = 8
@@ -196,23 +196,6 @@ def test_a_run_on_a_gpu_is_taken_up_without_one() -> None:
     assert adapt_to_this_machine(found) == (found, [])
 
 
-class StopAfter:
-    """Ends a run after a round, as Ctrl-C would."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def started(self, experiment: coterie.Experiment, description_lines: Sequence[str]) -> None: ...
-
-    def round(self, round: Round) -> None:
-        if round.number == self._number:
-            raise KeyboardInterrupt
-
-    def note(self, text: str) -> None: ...
-
-    def finished(self, result: Result) -> None: ...
-
-
 @pytest.mark.medium
 def test_an_interrupted_run_gives_its_last_checkpoint(tmp_path: Path, federation: Federation) -> None:
     experiment = coterie.Experiment(
@@ -221,7 +204,7 @@ def test_an_interrupted_run_gives_its_last_checkpoint(tmp_path: Path, federation
         run={"rounds": 9, "workers": 1, "folder": str(tmp_path), "name": "cut", "checkpoint_every": 1},
     )
 
-    result = coterie.run(experiment, observers=[StopAfter(2)])
+    result = coterie.run(experiment, observers=[Stopping(2)])
     assert result.status == "interrupted"
     model, _ = trained_model(RunFolder(result.folder), client="4")
     assert model.about.whose.endswith("round 2")
