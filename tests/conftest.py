@@ -50,51 +50,35 @@ LONGEST_FIRST = (
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, and mark as slow what `thinned` leaves to `make test-all`."""
+    """Begin with the longest files; leave to `make test-all` what is `thinned`, and drop cases of `each_once`."""
     tests = Path(__file__).parent
     order = {tests / name: place for place, name in enumerate(LONGEST_FIRST)}
     assert all(path.is_file() for path in order), "LONGEST_FIRST names a file that is no longer there"
     items.sort(key=lambda item: order.get(item.path, len(order)))
-    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("thinned") is not None:
-            assert isinstance(item, pytest.Function)
-            cases.setdefault((item.path, item.originalname), []).append(item)
-    for product in cases.values():
-        _thin(product)
-    dropped = _cases_off_the_diagonal(items)
+    for product, lengths in _products(items, "thinned"):
+        (step,) = next(product[0].iter_markers("thinned")).args
+        for case, places in zip(product, np.ndindex(*lengths), strict=True):
+            if sum(places) % step:  # what is left has every value of every long list
+                case.add_marker("slow")
+    dropped: set[pytest.Item] = set()
+    for product, lengths in _products(items, "each_once"):
+        kept = {tuple(k % length for length in lengths) for k in range(max(lengths))}
+        at = zip(product, np.ndindex(*lengths), strict=True)
+        dropped.update(case for case, places in at if places not in kept)
     items[:] = [item for item in items if item not in dropped]
 
 
-def _cases_off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The cases of a test marked `each_once` in which values of its lists meet that do not stand side by side."""
+def _products(items: list[pytest.Item], mark: str) -> Iterator[tuple[list[pytest.Item], list[int]]]:
+    """The cases of each test with a mark, and the lengths of its lists; not where some were asked for by name."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("each_once") is not None:
+        if item.get_closest_marker(mark) is not None:
             assert isinstance(item, pytest.Function)
             cases.setdefault((item.path, item.originalname), []).append(item)
-    dropped: set[pytest.Item] = set()
     for product in cases.values():
         lengths = [len(mark.args[1]) for mark in product[0].iter_markers("parametrize")]
-        if len(product) == prod(lengths):  # else some were asked for by name
-            kept = {tuple(k % length for length in lengths) for k in range(max(lengths))}
-            at = zip(product, np.ndindex(*lengths), strict=True)
-            dropped.update(case for case, places in at if places not in kept)
-    return dropped
-
-
-def _thin(product: list[pytest.Item]) -> None:
-    """Mark the cases off every n-th diagonal as slow, so that what is left has every value of every long list.
-
-    Where only some of the cases were asked for by name, all of them stay.
-    """
-    (step,) = next(product[0].iter_markers("thinned")).args
-    lengths = [len(mark.args[1]) for mark in product[0].iter_markers("parametrize")]
-    if len(product) != prod(lengths):
-        return
-    for case, places in zip(product, np.ndindex(*lengths), strict=True):
-        if sum(places) % step:
-            case.add_marker("slow")
+        if len(product) == prod(lengths):
+            yield product, lengths
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

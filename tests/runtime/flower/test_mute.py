@@ -16,7 +16,7 @@ from flwr.app import Message as FlowerMessage
 
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.flower.transport import from_flower
-from tests.shipping.flower.rehearsal import Faulty, Place, same
+from tests.shipping.flower.rehearsal import Faulty, Place, prolong, same
 from tests.shipping.flower.test_failures import BAD, CLIENTS, failures, own
 
 MUTE = r"0\.05 s$"
@@ -66,8 +66,7 @@ def test_a_mute_client_costs_no_waiting_and_may_come_back(
     parted = here.run(asked.updated({"run.rounds": 5}), name="parted", **PATIENCE)
     told = json.loads((parted / "federation.json").read_text())
     assert [bool(re.search(HELD, c["problem"] or "")) for c in told["clients"]] == [False, True, False, False]
-    longer = (parted / "experiment.toml").read_text().replace("rounds = 5", "rounds = 9")
-    (parted / "experiment.toml").write_text(longer)
+    prolong(parted, 9)
     here.run(asked, resume="parted", **PATIENCE)
     assert failures(parted) == failures(run)
     assert same(run, parted)

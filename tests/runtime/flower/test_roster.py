@@ -18,8 +18,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.flower.roster import natural_order
 from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.message import Message, Value
-from coterie.shipping.flower.client import answer_message
-from tests.shipping.flower.rehearsal import Faulty, Place, place, same
+from tests.shipping.flower.rehearsal import Faulty, Place, greet, place, prolong, same
 from tests.shipping.flower.test_failures import BAD, CLIENTS, experiment, failures, in_round, own
 
 
@@ -81,8 +80,7 @@ def test_a_run_with_newcomers_of_its_own_is_resumed(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     asked = asked.updated({"run.holdout_clients": 0.25, "run.rounds": 2})
     run = here.run(asked)
-    longer = (run / "experiment.toml").read_text().replace("rounds = 2", "rounds = 3")
-    (run / "experiment.toml").write_text(longer)
+    prolong(run, 3)
     here.run(asked, resume="real")
     assert RunFolder(run).rounds().height == 3
     whole = here.run(asked.updated({"run.rounds": 3}), name="whole")
@@ -165,9 +163,8 @@ def test_flat_samples_take_the_shape_that_is_wanted(tmp_path: Path) -> None:
     held = dict(np.load(here.nodes[BAD]["data"]))
     flat = tmp_path / "flat.npz"
     np.savez(flat, **{**held, "features": held["features"].reshape(len(held["label"]), -1)})
-    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello"}
     one, other = (
-        answer_message(Message(values), {"client": "a", "data": str(path), "state-dir": str(tmp_path / "a")}, {})
+        greet(asked, {"client": "a", "data": str(path), "state-dir": str(tmp_path / "a")})
         for path in (here.nodes[BAD]["data"], flat)
     )
     assert one.values["digest"] == other.values["digest"]

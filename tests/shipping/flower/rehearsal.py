@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,9 @@ import coterie
 from coterie.cli.flower_apps import client_app, server_app
 from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.flower.transport import from_flower, to_flower
-from coterie.runtime.remote.message import Message
+from coterie.runtime.remote.codec import VERSION
+from coterie.runtime.remote.message import Message, Value
+from coterie.shipping.flower.client import answer_message
 from tests.shipping.flower.grid import InProcessGrid, rehearsed
 
 Fault = Callable[["Faulty", int, int, Message], Message | FlowerMessage | None]
@@ -82,6 +85,28 @@ class Place:
 def place(folder: Path, clients: int) -> Place:
     """Nodes that are given the number of a client in a simulated federation."""
     return Place(folder, [{"client": i, "state-dir": str(folder / f"client-{i}")} for i in range(clients)])
+
+
+def own_data(folder: Path, parts: Sequence[Path], names: str = "clinic-{}", **more: Any) -> Place:
+    """Nodes that hold files of their own; `more` is what each is told."""
+    nodes: list[dict[str, Any]] = []
+    for number, path in enumerate(parts):
+        name = names.format(number)
+        nodes.append({"client": name, "data": str(path), "state-dir": str(folder / f"state {name}"), **more})
+    return Place(folder, nodes)
+
+
+def greet(asked: Experiment | str, node: Mapping[str, Any], told: Mapping[str, Any] = {}, **more: Value) -> Message:
+    """What a node answers to a hello; `told` is the configuration of the run, `more` what else the message says."""
+    text = asked if isinstance(asked, str) else asked.to_toml()
+    values: dict[str, Value] = {"version": VERSION, "experiment": text, "asks": "hello", "run": "0" * 32, **more}
+    return answer_message(Message(values), node, told or {})
+
+
+def prolong(run: Path, rounds: int) -> None:
+    """Have a run that has ended play some more rounds when it is resumed."""
+    path = run / "experiment.toml"
+    path.write_text(re.sub(r"(?m)^rounds = \d+", f"rounds = {rounds}", path.read_text("utf-8")), "utf-8")
 
 
 def state(run: Path) -> dict[str, Tensor]:

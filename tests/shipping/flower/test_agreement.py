@@ -25,15 +25,13 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.names import build_task
 from coterie.runtime.ledger import SUMS
-from coterie.runtime.remote.codec import VERSION
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message, Value
-from coterie.shipping.flower.client import answer_message
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
 from coterie.shipping.registration import Registration
 from tests.commandline import Terminal
-from tests.shipping.flower.rehearsal import Faulty, Place, same
+from tests.shipping.flower.rehearsal import Faulty, Place, greet, same
 
 NAMES = ["east", "north", "south"]
 EACH = 30
@@ -213,11 +211,9 @@ def test_a_value_that_nobody_knows_is_named_in_the_clients_log_alone(
 
 def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
     """What a client with that file, or folder of files, answers to a hello, as the server reads it."""
-    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello"}
-    if agreed is not None:
-        values["agreed"] = agreed.to_json()
+    more: dict[str, Value] = {} if agreed is None else {"agreed": agreed.to_json()}
     node = {"client": "a", "data": str(data), "state-dir": str(data.with_name("state"))}
-    return json.dumps(dict(answer_message(Message(values), node, {}).values), ensure_ascii=False)
+    return json.dumps(dict(greet(asked, node, **more).values), ensure_ascii=False)
 
 
 @pytest.mark.parametrize(

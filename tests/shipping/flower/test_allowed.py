@@ -19,8 +19,9 @@ from coterie.methods import METHODS
 from coterie.runs.schema.experiment import Experiment
 from coterie.runtime.remote.codec import VERSION, pack_order
 from coterie.runtime.remote.message import Message
-from coterie.shipping.flower.client import HELLO, ORDER, answer_message
+from coterie.shipping.flower.client import ORDER, answer_message
 from tests.packages import METHOD, install
+from tests.shipping.flower.rehearsal import greet
 
 TRAP = "from pathlib import Path\nPath('sprung').touch()\n" + METHOD
 """A module that leaves a trace when it is imported."""
@@ -56,11 +57,6 @@ def experiment(**changes: Any) -> str:
     return text.replace("[run]\n", f"[run]\n{run}\n") if run else text
 
 
-def ask(client: Mapping[str, Any], text: str, run: Mapping[str, Any] | None = None) -> Message:
-    hello = Message({"version": VERSION, "experiment": text, "run": "0" * 32, "asks": HELLO})
-    return answer_message(hello, client, run or {})
-
-
 ATTACKS: dict[str, dict[str, Any]] = {
     "a class of the standard library": {"method": "subprocess:Popen"},
     "a function of it": {"network": "os:system"},
@@ -79,9 +75,9 @@ def test_a_client_reads_no_file_that_a_server_names(section: str, key: str, clie
     secret = Path("secret.npz")
     secret.write_text("not to be read", "utf-8")
     text = experiment().replace(f"[{section}]\n", f'[{section}]\n{key} = "{secret}"\n')
-    answer = ask(client, text)
+    answer = greet(text, client)
     assert f"{section}.{key} = 'secret.npz'" in (answer.refusal or "")
-    assert not ask(client, experiment()).refusal
+    assert not greet(experiment(), client).refusal
 
 
 @pytest.mark.each_once
@@ -92,7 +88,7 @@ def test_a_client_imports_nothing_that_is_not_allowed(
 ) -> None:
     node = client if allow is None else {**client, "allow": allow}
     text = experiment(**ATTACKS[attack])
-    refusals = [ask(node, text).refusal, _order(node, text).refusal]
+    refusals = [greet(text, node).refusal, _order(node, text).refusal]
     assert any("not allowed" in str(refusal) for refusal in refusals), refusals
     assert None not in refusals[1:]
     assert "not allowed" in capfd.readouterr().err, "its operator reads it too"
@@ -139,8 +135,7 @@ def test_the_environment_allows_it_for_all_nodes(
 
 def _order(client: Mapping[str, Any], text: str, run: Mapping[str, Any] | None = None, rule: Any = None) -> Message:
     """The client's answer to an order to train, after it said who it is to an experiment without any trick."""
-    greeting = Message({"version": VERSION, "experiment": experiment(), "run": "0" * 32, "asks": HELLO})
-    digest = answer_message(greeting, client, {}).values["digest"]
+    digest = greet(experiment(), client).values["digest"]
     model = torch.zeros(PARAMETERS)
     order = Order(0, 1, rule or LocalUpdate(), {"model": Item(model)})
     values = {"version": VERSION, "experiment": text, "run": "0" * 32, "asks": ORDER, "digest": digest}

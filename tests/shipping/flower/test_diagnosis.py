@@ -14,7 +14,7 @@ import coterie
 from coterie.clients.data import build
 from coterie.runs.schema.experiment import Experiment
 from coterie.shipping.flower.parts import write_parts
-from tests.shipping.flower.rehearsal import Place
+from tests.shipping.flower.rehearsal import Place, own_data
 
 ASKED = Experiment(
     method="fedavg",
@@ -28,18 +28,8 @@ OWN = ASKED.updated({"data": {"name": "remote", "clients": 8, "features": [8, 8,
 def clinics(folder: Path, telling: int = 0) -> Place:
     """Eight clients with data of their own, of whom the first few tell profiles."""
     parts = write_parts(build("digits", "rotated(2)", 8, 0), folder / "parts")
-    return Place(
-        folder,
-        [
-            {
-                "client": f"client {i}",
-                "data": str(path),
-                "state-dir": str(folder / f"state {i}"),
-                **({"tell-profiles": True} if i < telling else {}),
-            }
-            for i, path in enumerate(parts)
-        ],
-    )
+    place = own_data(folder, parts, "client {}")
+    return Place(folder, [{**node, "tell-profiles": i < telling} for i, node in enumerate(place.nodes)])
 
 
 def without_time(tables: dict[str, Any]) -> dict[str, Any]:

@@ -26,11 +26,9 @@ from coterie.clients.data import build
 from coterie.errors import BadInput
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
-from coterie.runtime.remote.codec import VERSION
-from coterie.runtime.remote.message import Message, Value
-from coterie.shipping.flower.client import answer_message
+from coterie.runtime.remote.message import Message
 from coterie.shipping.flower.parts import write_parts
-from tests.shipping.flower.rehearsal import Faulty, Place, place, same
+from tests.shipping.flower.rehearsal import Faulty, Place, greet, own_data, place, prolong, same
 
 CLIENTS = 4
 BAD = 1
@@ -169,8 +167,7 @@ def test_a_model_of_the_largest_numbers_ends_no_run(tmp_path: Path) -> None:
     assert picture is not None
     assert picture.clients.tolist() == [0, 2, 3]
     assert " 1 left out" in picture.affinity_name
-    longer = (run / "experiment.toml").read_text().replace("rounds = 2", "rounds = 3")
-    (run / "experiment.toml").write_text(longer)
+    prolong(run, 3)
     here.run(asked, resume="real")
     assert RunFolder(run).rounds().height == 3
 
@@ -231,12 +228,8 @@ def own(folder: Path, **data: Any) -> tuple[Place, Experiment]:
     """Clients with data of their own, of which node 1 and 2 can be told what is wrong."""
     asked = experiment(rounds=1)
     parts = write_parts(build("digits", "rotated(2)", CLIENTS, 1, samples_per_client=60), folder / "parts")
-    nodes = [
-        {"client": f"clinic-{i}", "data": str(path), "state-dir": str(folder / f"{i}")}
-        for i, path in enumerate(parts)
-    ]
     schema = {"name": "remote", "clients": CLIENTS, "features": [8, 8, 1], "classes": 10, **data}
-    return Place(folder, nodes), asked.updated({"data": schema})
+    return own_data(folder, parts), asked.updated({"data": schema})
 
 
 @pytest.mark.slow
@@ -276,8 +269,7 @@ def test_a_node_that_is_not_configured_is_told_what_is_missing(
 @pytest.mark.medium
 def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) -> None:
     run = place(tmp_path, CLIENTS).run(experiment("fedrep", rounds=1))
-    longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
-    (run / "experiment.toml").write_text(longer)
+    prolong(run, 2)
     with pytest.raises(BadInput, match=r"run real .*real clients"):
         coterie.resume(run)
 
@@ -286,8 +278,7 @@ def test_a_run_of_real_clients_is_not_resumed_as_a_simulation(tmp_path: Path) ->
 def test_data_that_changed_since_the_run_began_are_refused_on_its_resumption(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
     run = here.run(asked)
-    longer = (run / "experiment.toml").read_text().replace("rounds = 1", "rounds = 2")
-    (run / "experiment.toml").write_text(longer)
+    prolong(run, 2)
     held = dict(np.load(here.nodes[1]["data"]))
     np.savez(here.nodes[1]["data"], **{**held, "features": held["features"] + 1})
     here.run(asked, resume="real")
@@ -320,24 +311,17 @@ def test_a_server_cannot_have_a_client_read_something_else(name: str, tmp_path: 
     """The experiment's word is not taken for it: the client looks at its own configuration."""
     node = {"client": "clinic", "data": "/data.npz", "state-dir": str(tmp_path / "state")}
     asked = experiment(rounds=1).updated({"data": {"name": name}})
-    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello", "run": "0" * 32}
-    said = answer_message(Message(values), node, {"data": "/other.npz", "state-dir": "/"})
+    said = greet(asked, node, {"data": "/other.npz", "state-dir": "/"})
     assert re.search(f"data.name = '{name}'.*'remote'", said.refusal or "")
     assert not (tmp_path / "state").exists()
 
 
 def test_a_server_cannot_have_a_client_write_elsewhere(tmp_path: Path) -> None:
     here, asked = own(tmp_path)
-    values: dict[str, Value] = {
-        "version": VERSION,
-        "experiment": asked.to_toml(),
-        "asks": "order",
-        "run": "../../x",
-    }
-    said = answer_message(Message(values), here.nodes[0], {})
+    said = greet(asked, here.nodes[0], asks="order", run="../../x")
     assert "run = '../../x'" in str(said.refusal)
     unnamed = {name: value for name, value in here.nodes[0].items() if name != "state-dir"}
-    said = answer_message(Message({**values, "asks": "hello"}), unnamed, {"state-dir": str(tmp_path / "x")})
+    said = greet(asked, unnamed, {"state-dir": str(tmp_path / "x")})
     assert "state-dir" in str(said.refusal)
     assert not (tmp_path / "x").exists()
 
@@ -348,6 +332,5 @@ def test_a_client_removes_the_half_written_model_of_a_killed_process(tmp_path: P
     left = Path(node["state-dir"]) / f".model.safetensors.{10**8}.new"
     left.parent.mkdir()
     left.write_text("half")
-    values: dict[str, Value] = {"version": VERSION, "experiment": asked.to_toml(), "asks": "hello"}
-    assert answer_message(Message(values), node, {}).refusal is None
+    assert greet(asked, node).refusal is None
     assert not left.exists()

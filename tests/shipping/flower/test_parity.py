@@ -15,7 +15,7 @@ from coterie.clients.data import build
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.shipping.flower.parts import write_parts
-from tests.shipping.flower.rehearsal import Place, place, same
+from tests.shipping.flower.rehearsal import own_data, place, same
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "dcpfl": {"t_start": 2, "window": 1, "t_obv": 1},
@@ -70,10 +70,6 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
     asked = asked.updated({"data.public": public})
     federation = build("digits", "rotated(2)", 6, 1, samples_per_client=60, public=public, usual_public=public)
     parts = write_parts(federation, tmp_path / "parts")
-    nodes = [
-        {"client": f"clinic-{i}", "data": str(path), "state-dir": str(tmp_path / f"clinic-{i}")}
-        for i, path in enumerate(parts)
-    ]
     own = asked.updated(
         {
             "data": {
@@ -85,7 +81,7 @@ def test_clients_with_data_of_their_own_give_the_same_bits(method: str, tmp_path
             }
         }
     )
-    here = Place(tmp_path, nodes)
+    here = own_data(tmp_path, parts)
     real, simulated = here.run(own), here.simulate(asked)
     assert same(real, simulated)
     columns = ["round", "client", "accuracy", "loss", "group", "up_bytes"]
