@@ -72,22 +72,21 @@ def looking(code: CodeType) -> dict[int, int]:
 
 
 class Interrupter:
-    """Calls the handler of Ctrl-C at a moment, and once more some moments later.
+    """Calls the handler of Ctrl-C at a moment.
 
     Args:
-        moment: the first; None to interrupt nothing and list all moments.
-        more: how many moments after the first the second follows; None for no second.
+        moment: when; None to interrupt nothing and list all moments.
         folder: of the run; it says how far the run has come.
 
     Attributes:
         seen: every moment so far, where none is given.
-        reached: after which round the run was interrupted first; None before.
+        reached: after which round the run was interrupted; None before.
     """
 
-    def __init__(self, moment: Moment | None, more: int | None, folder: RunFolder) -> None:
+    def __init__(self, moment: Moment | None, folder: RunFolder) -> None:
         self.seen: list[Moment] = []
         self.reached: int | None = None
-        self._moment, self._more, self._folder = moment, more, folder
+        self._moment, self._folder = moment, folder
         self._visits: Counter[tuple[str, str, int]] = Counter()
 
     @contextmanager
@@ -97,7 +96,6 @@ class Interrupter:
             yield
         finally:
             sys.settrace(None)
-            sys.setprofile(None)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename not in WATCHED:
@@ -107,12 +105,7 @@ class Interrupter:
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
         code, offset = frame.f_code, frame.f_lasti
-        if event != "opcode" or offset not in looking(code):
-            return self._step
-        if self.reached is not None:
-            self._more = None if self._more is None else self._more - 1
-            if self._more == 0:
-                self._interrupt(frame)
+        if event != "opcode" or offset not in looking(code) or self.reached is not None:
             return self._step
         key = code.co_filename, code.co_qualname, offset
         self._visits[key] += 1
@@ -122,24 +115,10 @@ class Interrupter:
         elif here == self._moment:
             progress = self._folder.progress()
             self.reached = 0 if progress is None else progress.round
-            if self._more is not None:
-                sys.setprofile(self._watch_again)
-            self._interrupt(frame)
+            handler = signal.getsignal(signal.SIGINT)
+            assert callable(handler)
+            handler(signal.SIGINT, frame)
         return self._step
-
-    def _interrupt(self, frame: FrameType) -> None:
-        handler = signal.getsignal(signal.SIGINT)
-        assert callable(handler)
-        handler(signal.SIGINT, frame)
-
-    def _watch_again(self, frame: FrameType | None, event: str, argument: Any) -> None:
-        """Python stops to trace when what it calls raises."""
-        sys.setprofile(None)
-        sys.settrace(self._enter)
-        while frame is not None:
-            if frame.f_code.co_filename in WATCHED:
-                frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = self._step, True, False
-            frame = frame.f_back
 
 
 class Interruptions:
@@ -164,10 +143,10 @@ class Interruptions:
         self.run("whole", None)  # loads all modules
         self.moments = self.run("again", None).seen
 
-    def run(self, name: str, moment: Moment | None, more: int | None = None) -> Interrupter:
+    def run(self, name: str, moment: Moment | None) -> Interrupter:
         """One run, interrupted at a moment; then it is resumed, and must come to the same bits."""
         folder = RunFolder(self._parent / name)
-        interrupter = Interrupter(moment, more, folder)
+        interrupter = Interrupter(moment, folder)
         dropped: list[sys.UnraisableHookArgs] = []
         before = _settings()
         former, sys.unraisablehook = sys.unraisablehook, dropped.append
@@ -206,7 +185,7 @@ class Interruptions:
             assert coterie.resume(folder.path, observers=[Stopping(NEVER)]).status == "finished"
         else:
             shutil.rmtree(folder.path, ignore_errors=True)
-            self._run(folder.name, Interrupter(None, None, folder))
+            self._run(folder.name, Interrupter(None, folder))
 
 
 def _settings() -> tuple[Any, ...]:
@@ -242,13 +221,12 @@ def main(arguments: list[str] | None = None) -> int:
         places = len({moment[:4] for moment in interruptions.moments})
         print(f"{len(interruptions.moments):,} moments at {places:,} places", flush=True)
         for number, moment in enumerate(draw_moments(interruptions.moments, given.moments, rng), 1):
-            more = int(rng.integers(1, 200)) if number % 2 else None
             try:
-                interruptions.run(f"run-{number}", moment, more)
+                interruptions.run(f"run-{number}", moment)
             except Exception as error:  # noqa: BLE001  # all are to be seen
                 failed += 1
                 where = f"{Path(moment.file).name}:{moment.line} {moment.function}, visit {moment.visit}"
-                print(f"FAILED at {where}, second {more}", flush=True)
+                print(f"FAILED at {where}", flush=True)
                 traceback.print_exception(error, limit=-3)
             if number % 100 == 0:
                 print(f"{number} moments, {failed} failed, {time.monotonic() - started:.0f} s", flush=True)

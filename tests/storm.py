@@ -23,6 +23,7 @@ import numpy as np
 
 from coterie.runs.folder.run_folder import RunFolder
 from tests.interrupted import assert_same_run, left_overs
+from tests.process_table import children, has_ended, until
 from tests.processes import Process, Processes
 
 ROUNDS = 20
@@ -168,33 +169,6 @@ class Storm:
         assert not set(before) & set(now), now
         assert code < 0 or not now, now
         self.removed += len(before)
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process has ended; nobody may have asked for its code yet."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
-
-
-def until(true: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is true; return whether it is."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.002)
-    return True
 
 
 def send(pid: int, number: int) -> None:

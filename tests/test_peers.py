@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 import coterie
 from benchmarks.drivers.workload import Workload, load, network, parameters
-from benchmarks.peers import compared, prepared
+from benchmarks.peers import prepared
 from benchmarks.smoke import write_images
 from coterie.clients.data.federation import Federation
 from coterie.models.networks import build, channels_first
@@ -75,18 +74,3 @@ def test_networks_of_the_drivers_are_those_of_coterie(name: str, side: int, chan
         torch.testing.assert_close(ours.eval()(images), plain.eval()(images))
     drops = [[m.p for m in n.modules() if isinstance(m, torch.nn.Dropout)] for n in (ours, plain)]
     assert drops[0] == drops[1]
-
-
-@pytest.mark.slow
-def test_rounds_of_real_drivers_in_turn() -> None:
-    python = Path(sys.executable)
-    rows = compared("small", small(), {"coterie": python, "plain": python}, repeats=3)
-    assert [row["way"] for row in rows] == ["coterie", "plain"]
-    for row in rows:
-        assert row["samples"] == 5 * 40
-        assert row["parameters"] == 4_810
-        assert row["loss_last"] < row["loss_first"]
-        assert 0 < row["seconds_least"] <= row["seconds"] <= row["seconds_most"]
-        assert 50 < row["memory_mib"] < 5_000
-    assert rows[0]["ratio"] == rows[0]["ratio_least"] == rows[0]["ratio_most"] == 1.0
-    assert rows[1]["ratio"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])

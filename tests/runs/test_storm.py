@@ -38,9 +38,7 @@ def test_a_few_kills_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("interruptible", "nothing_frozen")
 @pytest.mark.parametrize(("workers", "count"), [(1, 4), (2, 2)])
 def test_a_run_ends_whenever_it_is_interrupted(tmp_path: Path, workers: int, count: int) -> None:
-    """Every second run is interrupted once more while it closes."""
     interruptions, rng = Interruptions(tmp_path, workers), np.random.default_rng(5)
     assert len(interruptions.moments) > 10_000
     for number, moment in enumerate(draw_moments(interruptions.moments, count, rng)):
-        more = int(rng.integers(1, 200)) if number % 2 else None
-        interruptions.run(f"run-{number}", moment, more)
+        interruptions.run(f"run-{number}", moment)

@@ -27,6 +27,7 @@ from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from coterie.runtime.runtime import Runtime
 from coterie.runtime.shared_memory import Arena
 from tests.federated import TRAINING, planted
+from tests.process_table import has_ended, until
 from tests.runtime.kinds import ask
 
 SHARED = [Path("/dev/shm"), Path(tempfile.gettempdir())]
@@ -243,23 +244,12 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2
-    assert all(_lives(pid) for pid in pids)
+    assert not any(map(has_ended, pids))
     time.sleep(0.3)  # so that they are busy
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    end = time.monotonic() + 60  # a busy machine takes longer than the second it should take
-    while any(_lives(pid) for pid in pids) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(_lives(pid) for pid in pids)
+    assert until(
+        lambda: all(map(has_ended, pids)), 60
+    )  # a busy machine takes longer than the second it should take
     assert arenas(parent.pid) == set()
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process is there and no zombie that nobody has waited for."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text("utf-8").rpartition(")")[2].split()[0] != "Z"

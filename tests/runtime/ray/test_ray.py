@@ -31,7 +31,7 @@ from coterie.runs.session import Session
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import Runtime
 from tests.federated import same
-from tests.process_table import command, family
+from tests.process_table import command, family, has_ended, until
 from tests.runtime.kinds import ask, kept, spec_of
 from tests.runtime.test_faults import BAD, CLIENTS, Keeping, has_failed
 
@@ -92,25 +92,14 @@ def ray() -> Iterator[Any]:
         assert (folder / "session_latest").exists()
         yield first
         # Python's own process that keeps track of shared memory stays as long as this one.
-        new = [p for p in family(os.getpid()) if p not in others and runs(p)]
+        new = [p for p in family(os.getpid()) if p not in others and not has_ended(p)]
         begun = [p for p in new if "multiprocessing" not in " ".join(command(p))]
         assert len(begun) > 3
     finally:
         first.close()
-    deadline = time.monotonic() + 180  # Ray's own agents take their time on a busy machine
-    while any(runs(pid) for pid in begun):
-        assert time.monotonic() < deadline, [pid for pid in begun if runs(pid)]
-        time.sleep(0.1)
+    assert until(lambda: all(map(has_ended, begun)), 180)  # Ray's own agents take their time on a busy machine
     assert not folder.exists()
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def trained(method: str, runtime: str, **settings: Any) -> tuple[list[Any], Session]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.shipping.flower.deployment import kill_group
+from tests import process_table
 
 LONG = 300.0
 """Seconds that a machine with much else to do may take for anything."""
@@ -19,10 +19,7 @@ Begin = Callable[[str, Sequence[str], Path, Mapping[str, str]], None]
 
 def until(condition: Callable[[], object], seconds: float = LONG) -> None:
     """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert process_table.until(condition, seconds)
 
 
 @contextmanager

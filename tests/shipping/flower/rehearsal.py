@@ -96,7 +96,9 @@ def own_data(folder: Path, parts: Sequence[Path], names: str = "clinic-{}", **mo
     return Place(folder, nodes)
 
 
-def greet(asked: Experiment | str, node: Mapping[str, Any], told: Mapping[str, Any] = {}, **more: Value) -> Message:
+def greet(
+    asked: Experiment | str, node: Mapping[str, Any], told: Mapping[str, Any] | None = None, **more: Value
+) -> Message:
     """What a node answers to a hello; `told` is the configuration of the run, `more` what else the message says."""
     text = asked if isinstance(asked, str) else asked.to_toml()
     values: dict[str, Value] = {"version": VERSION, "experiment": text, "asks": "hello", "run": "0" * 32, **more}
