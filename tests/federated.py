@@ -252,7 +252,7 @@ def same(one: Any, other: Any) -> bool:
     match one:
         case torch.Tensor():
             alike = one.dtype == other.dtype and one.shape == other.shape
-            return alike and one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes()
+            return bool(alike and one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes())
         case np.ndarray() | np.generic():
             return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
         case list() | tuple():

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from hashlib import blake2b
@@ -27,7 +26,7 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session
 from tests.interrupted import Stopping, assert_same_run
-from tests.processes import Call, Processes
+from tests.processes import Process, Processes
 
 pytestmark = [
     pytest.mark.medium,
@@ -42,9 +41,8 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with Processes(tmp_path_factory.mktemp("resumed")) as processes:
-        yield processes
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Processes:
+    return Processes(tmp_path_factory.mktemp("resumed"))
 
 
 def words(method: str, name: str, *more: str) -> list[str]:
@@ -61,7 +59,7 @@ def undisturbed(processes: Processes, method: str, *more: str) -> RunFolder:
     return folder
 
 
-def go_on(processes: Processes, method: str, name: str, *more: str) -> Call:
+def go_on(processes: Processes, method: str, name: str, *more: str) -> Process:
     """Resume the run, or begin it where a kill came before there was anything to resume."""
     folder = processes.folder / "runs" / name
     if (folder / "experiment.toml").exists():

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.methods.exchange import Exchange, Replies
@@ -18,7 +20,7 @@ from tests.loopback import LoopbackRuntime
 
 def spec_of(
     clients: int, network: str = "planted-perceptron", engine: str = "sequential", samples: int = 20
-) -> Any:
+) -> tuple[EngineSpec, NDArray[np.int64]]:
     """How to build the engine of planted clients, and how many training samples each has."""
     federation = planted(clients=clients, samples=samples)
     return EngineSpec(network, {}, federation.features, federation, TRAINING, 0, engine), federation.samples

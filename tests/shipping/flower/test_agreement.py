@@ -26,7 +26,7 @@ from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.names import build_task
 from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
-from coterie.runtime.remote.message import Message, Value
+from coterie.runtime.remote.message import Message
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
 from coterie.shipping.registration import Registration
@@ -211,9 +211,11 @@ def test_a_value_that_nobody_knows_is_named_in_the_clients_log_alone(
 
 def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
     """What a client with that file, or folder of files, answers to a hello, as the server reads it."""
-    more: dict[str, Value] = {} if agreed is None else {"agreed": agreed.to_json()}
     node = {"client": "a", "data": str(data), "state-dir": str(data.with_name("state"))}
-    return json.dumps(dict(greet(asked, node, **more).values), ensure_ascii=False)
+    return json.dumps(
+        dict(greet(asked, node, None, **({} if agreed is None else {"agreed": agreed.to_json()})).values),
+        ensure_ascii=False,
+    )
 
 
 @pytest.mark.parametrize(

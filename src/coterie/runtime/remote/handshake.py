@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
 
@@ -30,7 +31,7 @@ _Length = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 def pack_hello(info: ClientInfo) -> Message:
     """Turn what a client tells of itself into a message."""
-    sizes = dict(zip(SPLITS, info.sizes, strict=True))
+    sizes: dict[str, Value] = dict(zip(SPLITS, info.sizes, strict=True))
     features = json.dumps(info.features)
     own: dict[str, Value] = {"name": info.name, "classes": info.classes, "digest": info.digest}
     if info.outputs != info.classes:
@@ -74,13 +75,14 @@ def unpack_hello(message: Message) -> ClientInfo:
         raise BadInput(f"its name must be 1 to {MAX_NAME_LENGTH} letters that can be printed")
     if max(prod(told.features), told.train + told.validation + told.test) > MAX_COUNT:
         raise BadInput(f"it says that it has more than {MAX_COUNT:,} samples, or numbers in a sample")
-    sizes, columns, sums = (told.train, told.validation, told.test), (), ()
+    sizes = (told.train, told.validation, told.test)
+    info = ClientInfo(told.name, sizes, told.features, told.classes, told.digest, told.outputs)
     if told.columns is not None:
-        columns = read_columns_of(told.columns)
+        info = replace(info, columns=read_columns_of(told.columns))
     if told.sums is not None:
         channels = told.features[-1] if told.features else 0
-        sums = check_sums(told.sums, channels, told.train * prod(told.features[:-1]))
-    return ClientInfo(told.name, sizes, told.features, told.classes, told.digest, told.outputs, columns, sums)
+        info = replace(info, sums=check_sums(told.sums, channels, told.train * prod(told.features[:-1])))
+    return info
 
 
 def is_name(value: object) -> bool:
