@@ -269,7 +269,8 @@ def test_another_experiments_checkpoint_is_refused(tmp_path: Path) -> None:
     assert_passed_over(kept, "another experiment")
     with pytest.raises(BadInput) as raised:
         Checkpoints(tmp_path, "nobody's").latest()
-    assert "experiment.toml" in str(raised.value)
+    (sentence,) = raised.value.problems
+    assert "experiment.toml" in sentence
 
 
 def test_a_state_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,10 @@ KEPT_CHECKPOINTS = 2
 """How many are kept: if the newest is damaged, there is one before it."""
 
 
+class _Foreign(BadInput):
+    """A checkpoint of another experiment."""
+
+
 class Checkpoints:
     """The checkpoints of one run.
 
@@ -61,13 +65,20 @@ class Checkpoints:
             BadInput: there are checkpoints, and none can be used.
         """
         passed: list[str] = []
+        foreign = True
         for path in reversed(self._paths()):
             try:
                 round, memory = self.load(path)
             except BadInput as problem:
                 passed += problem.problems
+                foreign = foreign and isinstance(problem, _Foreign)
                 continue
             return round, memory, passed
+        if passed and foreign:
+            raise BadInput(
+                f"the checkpoints in {self.folder} are of another experiment than the experiment.toml beside them; "
+                "put it back as it was, or start a new run"
+            )
         if passed:
             raise BadInput([*passed, "no checkpoint is left to go on from; start a new run"])
         return None
@@ -80,7 +91,7 @@ class Checkpoints:
         """
         meta, tensors = read_file(path, "checkpoint", FORMAT, ("identity", "header"))
         if meta["identity"] != self._identity:
-            raise BadInput(f"checkpoint {path} is of another experiment; put experiment.toml back as it was")
+            raise _Foreign(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
         header = json.loads(meta["header"])
         try:
             return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}

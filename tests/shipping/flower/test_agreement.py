@@ -212,10 +212,8 @@ def test_a_value_that_nobody_knows_is_named_in_the_clients_log_alone(
 def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
     """What a client with that file, or folder of files, answers to a hello, as the server reads it."""
     node = {"client": "a", "data": str(data), "state-dir": str(data.with_name("state"))}
-    return json.dumps(
-        dict(greet(asked, node, None, **({} if agreed is None else {"agreed": agreed.to_json()})).values),
-        ensure_ascii=False,
-    )
+    said = greet(asked, node) if agreed is None else greet(asked, node, agreed=agreed.to_json())
+    return json.dumps(dict(said.values), ensure_ascii=False)
 
 
 @pytest.mark.parametrize(
