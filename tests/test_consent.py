@@ -59,12 +59,8 @@ class Watcher:
 
 HOSTILE: dict[str, dict[str, Any]] = {
     "os:system": {"network": {"name": "os:system", "command": "touch canary"}},
-    "builtins:exec": {"network": {"name": "builtins:exec", "source": "open('canary', 'w')"}},
     "torch:load": {"network": {"name": "torch:load", "f": "payload.pt", "weights_only": False}},
     "shutil:rmtree": {"network": {"name": "shutil:rmtree", "path": "victim"}},
-    "subprocess:call": {"network": {"name": "subprocess:call", "args": ["touch", "canary"]}},
-    "pickle:loads": {"network": {"name": "pickle:loads", "data": "payload"}},
-    "runpy:run_path": {"network": {"name": "runpy:run_path", "path_name": "trap.py"}},
     "a module of Coterie": {"network": {"name": "coterie.plugins:import_module", "name_": "trap"}},
     "through torch.nn": {"network": {"name": "torch.nn.modules.module:torch.load", "f": "payload.pt"}},
     "a planted package": {"network": {"name": "planted"}},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,13 +27,6 @@ def test_the_workers_shares_are_even(samples: list[int], workers: int) -> None:
     assert len(found) <= workers
     for some in found:
         assert sum(samples[i] for i in some) <= sum(samples) / workers + max(samples) + 1e-9
-
-
-@pytest.mark.parametrize(
-    ("count", "workers", "sizes"), [(100, 2, [50, 50]), (130, 1, [43, 43, 44]), (3, 4, [1, 1, 1])]
-)
-def test_equal_clients(count: int, workers: int, sizes: list[int]) -> None:
-    assert sorted(len(some) for some in divide_by_samples(np.full(count, 100), workers, 64)) == sizes
 
 
 def test_where_it_may_matter_the_number_of_workers_does_not() -> None:
