@@ -356,10 +356,6 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     title: ClassVar[str]
-    tables: ClassVar[Mapping[str, type[Section]]] = {}
-    """Keys that are tables themselves, with closed keys of their own."""
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys by the names they had once, with those they have now."""
 
     def __init__(self, /, **keys: Any) -> None:
         """Check and keep the keys.
@@ -368,15 +364,10 @@ class Section(BaseModel):
             BadInput: one sentence for each key that is unknown or out of range.
         """
         values = {key: plain(value) for key, value in keys.items()}
-        found = [
-            f"{self.title}.{old} is called {self.title}.{new} now; write that"
-            for old, new in self.renamed.items()
-            if values.pop(old, None) is not None
-        ]
-        found += self._read_tables(values)
+        found: list[str] = []
         if self.model_config.get("extra") == "allow":
             own = {k: v for k, v in values.items() if k not in type(self).model_fields}
-            found += [
+            found = [
                 f"{self.title}.{key} = {value!r} is not possible; "
                 "it must be a finite number, a string, true, false, or a list or table of these"
                 for key, value in own.items()
@@ -396,23 +387,6 @@ class Section(BaseModel):
             BadInput: as for a new one.
         """
         return type(self)(**{**dict(self), **keys})
-
-    def _read_tables(self, values: dict[str, Any]) -> list[str]:
-        """Put the sections in the place of their tables, and None in that of a wrong one; return what is wrong."""
-        found: list[str] = []
-        for key, kind in self.tables.items():
-            given = values.get(key)
-            if given is None or isinstance(given, kind):
-                continue
-            values[key] = None
-            try:
-                if not isinstance(given, Mapping):
-                    names = ", ".join(kind.model_fields)
-                    raise BadInput(f"{kind.title} = {given!r} is not possible; it must be a table of {names}")
-                values[key] = kind(**given)
-            except BadInput as problem:
-                found += problem.problems
-        return found
 
 
 def plain(value: Any) -> Any:

@@ -115,6 +115,10 @@ def sentences(error: ValidationError, prefix: str = "", known: Iterable[str] = (
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join([p for p in (prefix, *_keys(item["loc"])) if p])
+        of_table = item.get("ctx", {}).get("error")
+        if isinstance(of_table, BadInput) and all(said.startswith(f"{where}.") for said in of_table.problems):
+            found |= {said: said for said in of_table.problems}  # the section is built of others
+            continue
         sentence = _sentence(where, item, known, owner)
         if where not in found:
             found[where] = sentence
@@ -142,6 +146,8 @@ def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:
         return f"{where} is not a setting{f' of {owner}' if owner else ''}; {hint}"
     if kind == "missing":
         return f"{where} is missing; give it a value"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{where} = {value} is not possible; it must be a table"
     if kind == "literal_error":
         return f"{where} = {value} is not possible; it must be {context['expected']}"
     if kind == "value_error":

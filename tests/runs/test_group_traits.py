@@ -91,8 +91,8 @@ def test_large_images_are_shown_small() -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    traits = GroupTraits(3, LayerDistances(("fc1", "fc2"), np.array([1.5]), 4))
-    (tmp_path / "groups.npz").write_bytes(traits.encode())
+    traits = GroupTraits(3, LayerDistances(("fc1", "fc2"), np.array([1.5, 2.0]), 4))
+    (tmp_path / "groups.npz").write_bytes(traits.encode()[:-30])
     with pytest.raises(BadInput, match=r"groups\.npz .*damaged"):
         RunFolder(tmp_path).group_traits()
 

@@ -29,7 +29,7 @@ from coterie.methods.method import Cohort
 from coterie.methods.one_model import GlobalState
 from coterie.methods.split_halves import MIXED
 from coterie.report import run_page
-from coterie.runs.folder.metrics import METRICS
+from coterie.runs.folder.metrics import CLASSIFICATION
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import ROUNDS as COLUMNS
@@ -267,7 +267,7 @@ def test_evaluating_less_often_changes_no_result() -> None:
     assert_same_state(often.folder, seldom.folder)
     assert often.ledger.equals(seldom.ledger)
     evaluated = [False, False, True, True]
-    for column in METRICS:
+    for column in CLASSIFICATION.columns:
         assert seldom.rounds[column].is_not_null().to_list() == evaluated
         assert seldom.rounds[column].filter(evaluated).equals(often.rounds[column].filter(evaluated))
     assert seldom.clients.drop("group").equals(often.clients.filter(pl.col("round") >= 3).drop("group"))

@@ -56,21 +56,6 @@ def test_whoever_holds_rounds_reads_them_too(folder: RunFolder) -> None:
     assert [p.name for p in (folder.path / "metrics").iterdir()] == ["000001-000002.zip"]
 
 
-def test_rounds_that_do_not_follow_one_another_do_not_share_a_file(folder: RunFolder) -> None:
-    folder.buffer_rounds()
-    for number in (1, 2, 5, 6, 3, 4, 3):
-        folder.write_round(number, **a_round(number, number / 10))
-    folder.flush()
-    assert sorted(path.name for path in (folder.path / "metrics").iterdir()) == [
-        "000001-000002.zip",
-        "000003.zip",
-        "000004.zip",
-        "000005-000006.zip",
-    ]
-    folder.compact()
-    assert folder.rounds()["round"].to_list() == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("last", range(9))
 def test_a_file_of_several_rounds_loses_those_that_are_measured_again(folder: RunFolder, last: int) -> None:
     held(folder, range(1, 4))
@@ -83,28 +68,13 @@ def test_a_file_of_several_rounds_loses_those_that_are_measured_again(folder: Ru
     assert again.ledger().height == 6 * 8
 
 
-@pytest.mark.parametrize(("first", "beyond"), [(1, 9), (3, 6), (2, 3), (5, 12), (1, 3)])
-def test_writing_rounds_again_replaces_them_in_whichever_file_they_are(
-    folder: RunFolder, first: int, beyond: int
-) -> None:
-    held(folder, range(1, 5))
-    held(folder, range(5, 9))
-    again = held(folder, range(first, beyond), 0.75)
-    wanted = dict.fromkeys(range(1, 9), 0.5) | dict.fromkeys(range(first, beyond), 0.75)
-    assert dict(again.rounds().select("round", "accuracy").rows()) == wanted
-    assert again.rounds().height == len(wanted)
-    assert again.clients().height == 3 * len(wanted)
-
-
 class Killed(BaseException):
     """Raised in place of a kill."""
 
 
-@pytest.mark.parametrize("again", [False, True])
 def test_a_kill_before_a_file_is_removed_doubles_no_round(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, again: bool
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds are dropped, or in mid-file measured again."""
     held(folder, range(1, 3))
     held(folder, range(3, 11))
 
@@ -118,17 +88,13 @@ def test_a_kill_before_a_file_is_removed_doubles_no_round(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", killed)
         with pytest.raises(Killed):
-            held(folder, range(5, 7)) if again else folder.forget_after(6)
+            folder.forget_after(6)
     files = {path.name for path in (folder.path / "metrics").iterdir()}
-    assert {"000003-000010.zip", "000003-000004.zip" if again else "000003-000006.zip"} < files
+    assert {"000003-000010.zip", "000003-000006.zip"} < files
     assert RunFolder(folder.path).rounds()["round"].to_list() == list(range(1, 11))
     assert RunFolder(folder.path).ledger().height == 6 * 10
-    if again:
-        held(folder, range(5, 7), 0.75)
-        assert folder.rounds()["accuracy"].to_list() == [0.5] * 4 + [0.75] * 2 + [0.5] * 4
-    else:
-        folder.forget_after(6)
-        assert folder.rounds()["round"].to_list() == list(range(1, 7))
+    folder.forget_after(6)
+    assert folder.rounds()["round"].to_list() == list(range(1, 7))
     kept = folder.rounds()
     folder.compact()
     assert not (folder.path / "metrics").exists()

@@ -1,6 +1,5 @@
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -141,12 +140,6 @@ def test_a_round_is_the_same_bytes_in_any_order_of_columns(folder: RunFolder) ->
     assert path.read_bytes() == before
 
 
-def test_parts_of_an_earlier_version_are_no_silent_gap(folder: RunFolder) -> None:
-    (folder.path / "metrics/rounds").mkdir(parents=True)
-    with pytest.raises(BadInput, match=r"metrics .*earlier version"):
-        folder.rounds()
-
-
 @pytest.mark.medium
 def test_a_kill_while_writing_leaves_whole_rounds_only(folder: RunFolder) -> None:
     script = (
@@ -203,15 +196,6 @@ def test_a_table_of_other_columns_is_damaged(folder: RunFolder) -> None:
         folder.rounds()
 
 
-def test_a_log_keeps_finite_numbers_in_the_order_logged(folder: RunFolder) -> None:
-    values = [3.0, float("inf"), 1.0, float("nan"), -float("inf"), None, 2.0]
-    log = pl.DataFrame([(1, "z" if v == 3 else "a", "", v) for v in values], LOG, orient="row")
-    folder.write_round(1, **{**a_round(1), "log": log})
-    assert folder.log()["value"].to_list() == [3, 1, 2]
-    folder.compact()
-    assert folder.log()["name"].to_list() == ["z", "a", "a"]
-
-
 def test_a_round_without_a_log(folder: RunFolder) -> None:
     frames = a_round(1)
     del frames["log"]
@@ -230,32 +214,9 @@ def test_newcomers_are_of_the_end_of_a_run(folder: RunFolder) -> None:
     kept = folder.newcomers()
     assert kept is not None
     assert_frame_equal(kept, frame)
-    with pytest.raises(BadInput) as raised:
-        folder.write_newcomers(frame.with_columns(group=None, arrival=pl.lit("0.5")))
-    group, arrival = raised.value.problems
-    assert re.match(r"newcomers\.group .*2 missing", group)
-    assert re.match(r"newcomers\.arrival .*String; .*Float64", arrival)
     folder.write_round(1, **a_round(1))
     folder.forget_after(1)
     assert folder.newcomers() is None
-
-
-def test_everything_wrong_with_a_round_is_said_at_once(folder: RunFolder) -> None:
-    frames = a_round(2)
-    frames["rounds"] = frames["rounds"].with_columns(seconds=None)
-    frames["clients"] = frames["clients"].with_columns(group=pl.lit(0.5))
-    frames["ledger"] = frames["ledger"].drop("bytes").with_columns(size=1)
-    frames["failures"] = a_round(1)["failures"]
-    frames["log"] = frames["log"].with_columns(value=pl.lit("high"), of=None)
-    with pytest.raises(BadInput) as raised:
-        folder.write_round(2, **frames)
-    for said in (
-        *(r"rounds\.seconds .*1 missing", r"clients\.group .*Float64; .*Int32", "ledger .*bytes", "ledger .*size"),
-        *(r"failures\.round .*1; .*2", r"log\.value .*String; .*Float64", r"log\.of .*2 missing"),
-    ):
-        assert any(re.match(said, problem) for problem in raised.value.problems), said
-    assert folder.rounds().height == 0
-    assert not (folder.path / "metrics").exists()
 
 
 def test_a_taken_name_is_never_overwritten(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from coterie import run
 from coterie.errors import BadInput
-from coterie.runs.folder.metrics import METRICS
+from coterie.runs.folder.metrics import CLASSIFICATION
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import decode, encode
 from coterie.studies.compare.measures import CELLS, CLIENTS, CURVES, Frames, measure_cells
@@ -94,7 +94,7 @@ def test_a_loss_reaches_its_target_from_above(tmp_path: Path) -> None:
 def test_what_is_not_a_number_is_null(tmp_path: Path) -> None:
     _, found = measured(tmp_path, {"fedavg": [[0.5, NAN]], "ifca": [[NAN, 0.5]]})
     first, second = found.cells.to_dicts()
-    assert all(first[name] is None for name in METRICS)
+    assert all(first[name] is None for name in CLASSIFICATION.columns)
     assert first["target"] is None
     assert second["macro_accuracy"] == 0.5
     assert found.curves["macro_accuracy"].to_list() == [0.5, None, None, 0.5]
@@ -183,7 +183,16 @@ def test_real_runs_are_read_as_they_tell_themselves(tmp_path: Path) -> None:
     found = measure_cells(plan, finished)
     for row in found.cells.to_dicts():
         told = results[row["key"]].summary
-        for name in (*METRICS, "ari", "nmi", "groups", "up_bytes", "down_bytes", "simulated_seconds", "rounds"):
+        for name in (
+            *CLASSIFICATION.columns,
+            "ari",
+            "nmi",
+            "groups",
+            "up_bytes",
+            "down_bytes",
+            "simulated_seconds",
+            "rounds",
+        ):
             assert row[name] == told[name], name
     last = found.curves.group_by("method", "seed", maintain_order=True).last()
     assert last["bytes"].to_list() == (found.cells["up_bytes"] + found.cells["down_bytes"]).to_list()

@@ -7,6 +7,7 @@ import os
 import stat
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -96,17 +97,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
         BadInput: the file cannot be read or holds something else.
     """
     try:
-        value = json.loads(read_file(path, MOST_TEXT).decode(), parse_constant=_refuse_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        with naming_damage(path):
+            value = json.loads(read_file(path, MOST_TEXT).decode(), parse_constant=_refuse_constant)
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            if not isinstance(value, dict):
+                raise ValueError("it holds no JSON object")
+            return value
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise damaged_file(path, error) from None
-    except RecursionError:
-        raise damaged_file(path, ValueError("it is nested too deeply")) from None
-    if not isinstance(value, dict):
-        raise damaged_file(path, ValueError("it holds no JSON object"))
-    return value
 
 
 def _refuse_constant(name: str) -> None:
@@ -126,11 +124,29 @@ def decode_arrays(path: Path, read: Callable[[Mapping[str, NDArray[Any]]], T]) -
     Raises:
         BadInput: the file is damaged, or lacks an array.
     """
+    # Of the bytes: NumPy leaves a file open that it cannot read.
+    with naming_damage(path), np.load(BytesIO(read_file(path)), allow_pickle=False) as kept:
+        return read(dict(kept))
+
+
+_DAMAGE = (ValueError, KeyError, TypeError, EOFError, OSError, RuntimeError, zipfile.BadZipFile)
+"""What readers of Python and NumPy raise over damaged files."""
+
+
+@contextmanager
+def naming_damage(path: Path, *further: type[BaseException]) -> Iterator[None]:
+    """Read a file in the block; what is wrong with it is said of `path`. `further` is what other readers raise.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        BadInput: it is damaged.
+    """
+    kinds = (*_DAMAGE, *further)
     try:
-        # Of the bytes: NumPy leaves a file open that it cannot read.
-        with np.load(BytesIO(read_file(path)), allow_pickle=False) as kept:
-            return read(dict(kept))
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+        yield
+    except FileNotFoundError:
+        raise
+    except kinds as error:
         raise damaged_file(path, error) from None
 
 

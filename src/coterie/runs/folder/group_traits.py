@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ class InputMeans:
     """How often chance does as much, the deal at hand counted as one; NaN where no group has two clients."""
 
 
+P = TypeVar("P", LayerDistances, InputMeans)
+
+
 @dataclass(frozen=True, eq=False)
 class GroupTraits:
     """What the end of a run knows of its groups."""
@@ -76,46 +79,21 @@ class GroupTraits:
         """
 
         def read(kept: Mapping[str, Any]) -> GroupTraits:
-            found = cls(int(kept["round"]), _read_layers(kept), _read_inputs(kept))
-            if not found.is_whole:
-                raise ValueError("its arrays do not fit each other")
-            return found
+            inputs = _read_part(kept, "inputs", InputMeans)
+            if inputs is not None:
+                inputs = replace(inputs, means=inputs.means.astype(np.float64))
+            return cls(int(kept["round"]), _read_part(kept, "layers", LayerDistances), inputs)
 
         return decode_arrays(path, read)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the arrays fit each other."""
-        layers, inputs = self.layers, self.inputs
-        if layers is not None and layers.ratio.shape != (len(layers.layers),):
-            return False
-        if inputs is None:
-            return True
-        rows = len(inputs.groups) + 1
-        if inputs.kind == "images":
-            return inputs.means.ndim == 4 and len(inputs.means) == rows
-        return inputs.means.shape == (rows, len(inputs.names)) and inputs.deviation.shape == (len(inputs.names),)
 
-
-def _read_layers(kept: Any) -> LayerDistances | None:
-    if "layers.layers" not in kept:
+def _read_part(kept: Mapping[str, Any], name: str, kind: type[P]) -> P | None:
+    """Return a part of the traits whose fields are arrays, tuples or single values; None where it was not kept."""
+    if not any(key.startswith(f"{name}.") for key in kept):
         return None
-    return LayerDistances(tuple(kept["layers.layers"].tolist()), kept["layers.ratio"], int(kept["layers.clients"]))
-
-
-def _read_inputs(kept: Any) -> InputMeans | None:
-    if "inputs.kind" not in kept:
-        return None
-    kind = str(kept["inputs.kind"])
-    if kind not in ("images", "features"):
-        raise ValueError(f"inputs.kind = {kind!r}")
-    return InputMeans(
-        kept["inputs.groups"],
-        "images" if kind == "images" else "features",
-        kept["inputs.means"].astype(np.float64),
-        tuple(kept["inputs.names"].tolist()),
-        kept["inputs.deviation"],
-        float(kept["inputs.apart"]),
-        float(kept["inputs.chance"]),
-        float(kept["inputs.p"]),
-    )
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        array = kept[f"{name}.{field.name}"]
+        is_tuple = str(field.type).startswith("tuple")
+        values[field.name] = tuple(array.tolist()) if is_tuple else array if array.ndim else array.item()
+    return kind(**values)

@@ -49,8 +49,6 @@ def client_f1(actual: npt.ArrayLike, predicted: npt.ArrayLike, correct: npt.Arra
 def micro(values: npt.ArrayLike, samples: npt.ArrayLike) -> float:
     """Return the mean weighted by test samples, both `[clients]`; NaN if nobody has any."""
     value, weight = np.asarray(values, np.float64), np.asarray(samples, np.float64)
-    if value.shape != weight.shape:
-        raise BadInput(f"samples has the shape {weight.shape}; it must be that of the values, {value.shape}")
     known = weight > 0
     return float(value[known] @ weight[known] / weight[known].sum()) if known.any() else float("nan")
 
@@ -308,9 +306,6 @@ F1 = RunMetric("f1", "F1", "the mean of precision and recall")
 CLASSIFICATION = RunMetrics((ACCURACY, F1))
 """The metrics of a classification that names none, and of run folders that do not say which they have."""
 
-METRICS = CLASSIFICATION.columns
-"""The columns of scores of a classification."""
-
 MEASURES = CLASSIFICATION.measures
 """What comparisons of classifications can name."""
 
@@ -340,8 +335,6 @@ def agreement(groups: npt.ArrayLike, true_groups: npt.ArrayLike | None) -> tuple
     if true_groups is None:
         return None, None
     found, true = np.asarray(groups, np.int64), np.asarray(true_groups, np.int64)
-    if found.shape != true.shape:
-        raise BadInput(f"groups has the shape {found.shape}; it must be that of the true ones, {true.shape}")
     both = (found >= 0) & (true >= 0)
     if not both.any():
         return None, None
@@ -362,8 +355,6 @@ def count_moved(old: npt.ArrayLike | None, new: npt.ArrayLike) -> int:
     if old is None:
         return 0
     before, after = np.asarray(old, np.int64), np.asarray(new, np.int64)
-    if before.shape != after.shape:
-        raise BadInput(f"new has the shape {after.shape}; it must be that of old, {before.shape}")
     stay = int(((before < 0) & (after < 0)).sum())
     both = (before >= 0) & (after >= 0)
     if both.any():

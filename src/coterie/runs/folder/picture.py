@@ -34,15 +34,10 @@ class Picture:
 
     def encode(self) -> bytes:
         """The picture as an NPZ file."""
+        narrow = {"f": np.float32, "i": np.int32}
+        arrays = {name: np.asarray(value) for name, value in vars(self).items()}
         return encode_arrays(
-            {
-                "affinity": np.asarray(self.affinity, np.float32),
-                "affinity_name": np.asarray(self.affinity_name, np.str_),
-                "groups": np.asarray(self.groups, np.int32),
-                "coordinates": np.asarray(self.coordinates, np.float32),
-                "clients": np.asarray(self.clients, np.int32),
-                "round": np.asarray(self.round, np.int32),
-            }
+            {name: array.astype(narrow.get(array.dtype.kind, array.dtype)) for name, array in arrays.items()}
         )
 
     @classmethod

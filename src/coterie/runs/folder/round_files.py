@@ -12,10 +12,9 @@ run it belongs to. A file that is missing, cut off or another run's raises an er
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -24,15 +23,15 @@ from coterie.errors import BadInput
 from coterie.runs.folder.files import damaged_file, missing_file, write_whole
 from coterie.runs.folder.tables import (
     cast_columns,
-    decode,
     decode_round,
-    drop_infinite,
     encode,
     encode_round,
-    find_mismatches,
     scored_columns,
     stack_tables,
 )
+
+if TYPE_CHECKING:
+    from coterie.runs.folder.run_folder import RunFolder
 
 
 class _RoundsFile(NamedTuple):
@@ -82,58 +81,24 @@ def _drop_covered(parts: Sequence[_RoundsFile]) -> list[_RoundsFile]:
 
 
 class RoundFiles:
-    """The growing tables of one run folder.
-
-    Args:
-        folder: the run's.
-        schemas: returns the tables' columns by table; it is asked when a table is written or read.
-        reported: returns up to which round the run's status says that all rounds are here.
-        run: returns what the run's files say of which run they are; empty where they say nothing.
-        check: checks that a file of the folder is as the run wrote it, by name.
-        write: writes files into the folder, by name; without it they are written as they are.
+    """The growing tables of a run folder, whose rounds are written in ascending order.
 
     Attributes:
         is_buffered: whether rounds that are written wait in memory until `flush`. Reading a table flushes first.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        schemas: Callable[[], Mapping[str, pl.Schema]],
-        reported: Callable[[], int],
-        run: Callable[[], str] = str,
-        check: Callable[[str], None] = lambda _: None,
-        write: Callable[[Mapping[str, bytes]], None] | None = None,
-    ) -> None:
-        self._check, self._write_files = check, write or partial(_write_files, folder)
+    def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._schemas = schemas
-        self._reported = reported
-        self._run = run
-        self._parts = folder / "metrics"
+        self._parts = folder.path / "metrics"
         self._waiting: dict[int, dict[str, pl.DataFrame]] = {}
         self.is_buffered = False
 
     def write(self, number: int, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Keep a round's part of every table; writing a round again replaces it.
-
-        Raises:
-            BadInput: a frame has other columns or types, a missing value, or rows of another round.
-        """
-        frames = {**frames, "log": drop_infinite(frames["log"])}
-        found = [
-            p
-            for table, frame in frames.items()
-            for p in find_mismatches(table, frame, self._schemas()[table], number)
-        ]
-        if frames["rounds"].height != 1:
-            found.append(f"rounds has {frames['rounds'].height} rows; a round has exactly one")
-        if found:
-            raise BadInput(found)
+        """Keep a round's part of every table."""
         if number - 1 not in self._waiting:  # a file holds rounds that follow one another
             self.flush()
         self._waiting[number] = {
-            table: cast_columns(frames[table], schema) for table, schema in self._schemas().items()
+            table: cast_columns(frames[table], schema) for table, schema in self._folder.schemas().items()
         }
         if not self.is_buffered:
             self.flush()
@@ -142,18 +107,18 @@ class RoundFiles:
         """Put the rounds that wait in memory on the disk, as one file."""
         if not self._waiting:
             return
-        first, last = min(self._waiting), max(self._waiting)
-        for part in self._list_parts():
-            if part.first <= last and first <= part.last and (part.first, part.last) != (first, last):
-                self._keep_rounds(part, range(part.first, first), range(last + 1, part.last + 1))
         waiting = self._waiting.values()
         tables = {
             table: stack_tables(schema, (frames[table] for frames in waiting))
-            for table, schema in self._schemas().items()
+            for table, schema in self._folder.schemas().items()
         }
-        self._parts.mkdir(exist_ok=True)
-        write_whole(self._parts / _RoundsFile.name(first, last), encode_round(tables, self._schemas(), self._run()))
+        self._write_part(min(self._waiting), max(self._waiting), tables)
         self._waiting.clear()
+
+    def _write_part(self, first: int, last: int, tables: Mapping[str, pl.DataFrame]) -> None:
+        self._parts.mkdir(exist_ok=True)
+        content = encode_round(tables, self._folder.schemas(), self._folder.identify())
+        write_whole(self._parts / _RoundsFile.name(first, last), content)
 
     def read(self, table: str, least: int = 0) -> pl.DataFrame:
         """Read a table from its compacted file and the parts; a part is newer than a compacted row of its round.
@@ -167,17 +132,16 @@ class RoundFiles:
         """
         self.flush()
         while True:
-            before = self._list_parts(), self._reported()
+            before = self._list_parts(), self._folder.reported_rounds()
             try:
                 return self._read(table, _drop_covered(before[0]), max(before[1], least))
             except (FileNotFoundError, BadInput):
                 # Another process may compact the run or resume it; nothing else removes files.
-                if before == (self._list_parts(), self._reported()):
+                if before == (self._list_parts(), self._folder.reported_rounds()):
                     raise
 
     def _read(self, table: str, parts: Sequence[_RoundsFile], least: int) -> pl.DataFrame:
-        schemas = self._schemas()
-        run = self._run()
+        schemas, run = self._folder.schemas(), self._folder.identify()
         frames = [part.read(table, schemas, run) for part in parts]
         newer = [number for part in parts for number in part.rounds]
         whole = self._read_compacted(table, newer)
@@ -191,11 +155,9 @@ class RoundFiles:
 
     def _read_compacted(self, table: str, newer: Sequence[int]) -> pl.DataFrame:
         """Read a compacted table without the rounds that parts hold; empty where there is none."""
-        path, schema = self._compacted_path(table), self._schemas()[table]
-        self._check(path.name)
-        if not path.exists():
-            return pl.DataFrame(schema=schema)
-        return decode(path, schema, self._run()).filter(~pl.col("round").is_in(newer))
+        schema = self._folder.schemas()[table]
+        found = self._folder.read_table(table, schema)
+        return pl.DataFrame(schema=schema) if found is None else found.filter(~pl.col("round").is_in(newer))
 
     def _require_all(self, numbers: Collection[int], has_parts: bool, least: int) -> None:
         """Check that the files hold every round up to `least` and up to the last that they hold.
@@ -210,7 +172,7 @@ class RoundFiles:
         last = next((number for number in range(first, end) if number + 1 in held), end)
         which = f"no file holds {f'round {last}' if last == first else f'rounds {first} to {last}'}"
         whole = self._compacted_path("rounds")
-        if has_parts or not any(self._compacted_path(table).exists() for table in self._schemas()):
+        if has_parts or not any(self._compacted_path(table).exists() for table in self._folder.schemas()):
             raise missing_file(self._parts / _RoundsFile.name(first, last), which)
         raise damaged_file(whole, ValueError(which)) if whole.exists() else missing_file(whole, which)
 
@@ -220,7 +182,7 @@ class RoundFiles:
         Raises:
             BadInput: one is missing, or this one is cut short.
         """
-        for path in map(self._compacted_path, self._schemas()):
+        for path in map(self._compacted_path, self._folder.schemas()):
             if not path.exists():  # the table of rounds is written last
                 raise missing_file(path, "the other tables are there")
         spoken_of = {
@@ -236,15 +198,11 @@ class RoundFiles:
         self.flush()
         for part in reversed(self._list_parts()):  # a kill leaves no gap
             if part.last > number:
-                self._keep_rounds(part, range(part.first, number + 1))
-        for table, schema in self._schemas().items():
-            whole = self._compacted_path(table)
-            self._check(whole.name)
-            if whole.exists():
-                frame = decode(whole, schema, self._run())
-                kept = frame.filter(pl.col("round") <= number)
-                if kept.height < frame.height:
-                    self._write_files({whole.name: encode(kept, schema, self._run())})
+                self._drop_after(part, number)
+        for table, schema in self._folder.schemas().items():
+            frame = self._folder.read_table(table, schema)
+            if frame is not None and (frame["round"] > number).any():
+                self._folder.write_table(table, frame.filter(pl.col("round") <= number), schema)
 
     def compact(self) -> None:
         """Turn the files of some rounds each into one file a table, ascending by round."""
@@ -252,41 +210,31 @@ class RoundFiles:
         # does not count.
         frames = {table: self.read(table) for table in ("log", "ledger", "failures", "clients", "rounds")}
         frames["clients"] = frames["clients"].sort("round", "client")
-        encoded = {table: encode(frame, self._schemas()[table], self._run()) for table, frame in frames.items()}
-        self._write_files({self._compacted_path(table).name: content for table, content in encoded.items()})
+        schemas, run = self._folder.schemas(), self._folder.identify()
+        self._folder.write_files(
+            {f"{table}.parquet": encode(frame, schemas[table], run) for table, frame in frames.items()}
+        )
         for part in self._list_parts():
             remove(part.path)
         if self._parts.is_dir() and not any(self._parts.iterdir()):
             self._parts.rmdir()
 
     def _compacted_path(self, table: str) -> Path:
-        return self._folder / f"{table}.parquet"
+        return self._folder.path / f"{table}.parquet"
 
     def _list_parts(self) -> list[_RoundsFile]:
-        """List the files of some rounds each, ascending.
-
-        Raises:
-            BadInput: an earlier version of Coterie has left others.
-        """
-        if (self._parts / "rounds").is_dir():
-            raise BadInput(f"{self._parts} was left by an earlier version; resume the run with that, or begin anew")
+        """List the files of some rounds each, ascending."""
         try:
             found = [_RoundsFile.of(path) for path in self._parts.glob("*.zip")]
         except FileNotFoundError:  # the folder went away while it was read: the run was compacted
             return []
         return sorted(part for part in found if part is not None)
 
-    def _keep_rounds(self, part: _RoundsFile, *ranges: range) -> None:
-        """Drop all rounds of a file except these."""
-        tables = {table: part.read(table, self._schemas(), self._run()) for table in self._schemas()}
-        for some in ranges:
-            if some:
-                kept = {t: f.filter(pl.col("round").is_between(some[0], some[-1])) for t, f in tables.items()}
-                content = encode_round(kept, self._schemas(), self._run())
-                write_whole(self._parts / _RoundsFile.name(some[0], some[-1]), content)
+    def _drop_after(self, part: _RoundsFile, number: int) -> None:
+        """Drop all rounds of a file that are later than `number`."""
+        if part.first <= number:
+            schemas, run = self._folder.schemas(), self._folder.identify()
+            kept = {table: part.read(table, schemas, run) for table in schemas}
+            kept = {table: frame.filter(pl.col("round") <= number) for table, frame in kept.items()}
+            self._write_part(part.first, number, kept)
         remove(part.path)
-
-
-def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        write_whole(folder / name, content)

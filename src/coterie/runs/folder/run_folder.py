@@ -25,6 +25,7 @@ from coterie.runs.folder.files import (
     MOST_TEXT,
     damaged_file,
     encode_json,
+    naming_damage,
     read_file,
     read_json,
     refuse_links,
@@ -42,7 +43,6 @@ from coterie.runs.folder.tables import (
     LOG,
     decode,
     encode,
-    find_mismatches,
     growing_tables,
     newcomers_schema,
 )
@@ -56,6 +56,8 @@ FORMAT = 2
 """Of run folders: from 2 on a list of digests (`manifest.Manifest`) must be there."""
 
 State = Literal["running", "finished", "interrupted"]
+
+PICTURE, GROUP_TRAITS, KEPT_WARNINGS = "picture.npz", "groups.npz", "warnings.json"
 
 SECRET = "noise.secret"
 """The file of which a private run's noise is made. It is there until the run is finished; nothing else holds it."""
@@ -88,9 +90,7 @@ class RunFolder:
         self.path = Path(path)
         """The folder."""
         self._manifest = Manifest(self.path, self._must_have_manifest)
-        self._tables = RoundFiles(
-            self.path, self._schemas, self._reported_rounds, self._identify, self._manifest.check, self._write
-        )
+        self._tables = RoundFiles(self)
         self._metrics: RunMetrics | None = None
         self._identity: str | None = None
 
@@ -178,7 +178,7 @@ class RunFolder:
 
         Beside them stands by what the run's tables know each other: a digest of the experiment as the run began.
         """
-        run = self._identify()
+        run = self.identify()
         if not run:
             text = self.experiment_text() if _is_run(self.path) else ""
             run = blake2b(text.encode(), digest_size=8).hexdigest()
@@ -198,20 +198,19 @@ class RunFolder:
         """
         path = self.path / SECRET
         try:
-            secret = bytes.fromhex(read_file(path, MOST_TEXT).decode("ascii"))
-            if len(secret) != 32:
-                raise ValueError(f"it holds {len(secret)} bytes")
+            with naming_damage(path):
+                secret = bytes.fromhex(read_file(path, MOST_TEXT).decode("ascii"))
+                if len(secret) != 32:
+                    raise ValueError(f"it holds {len(secret)} bytes")
+                return secret
         except FileNotFoundError:
             return b""
-        except (OSError, ValueError) as error:
-            raise damaged_file(path, error) from None
-        return secret
 
     def forget_secret(self) -> None:
         """Remove it: from now on nobody can make the run's noise again."""
         remove(self.path / SECRET)
 
-    def _identify(self) -> str:
+    def identify(self) -> str:
         """Return what the run's tables say of which run they are; empty for a run of an earlier version."""
         if self._identity is None:
             environment = self.environment()
@@ -246,7 +245,7 @@ class RunFolder:
         form = (read_json(self.path / "environment.json") or {}).get("format", 1)
         return isinstance(form, int) and form >= FORMAT
 
-    def _write(self, files: Mapping[str, bytes]) -> None:
+    def write_files(self, files: Mapping[str, bytes]) -> None:
         """Write files of the run by name; in a run that keeps digests, with theirs."""
         if self.is_checked:
             self._manifest.write(files)
@@ -254,9 +253,10 @@ class RunFolder:
             for name, content in files.items():
                 write_whole(self.path / name, content)
 
-    def _read(self, path: Path, decode: Callable[[Path], T]) -> T | None:
+    def _read(self, name: str, decode: Callable[[Path], T]) -> T | None:
         """Return what a file of the run holds, checked by its digest; None where there is no file."""
-        self._manifest.check(path.name)
+        self._manifest.check(name)
+        path = self.path / name
         return decode(path) if path.exists() else None
 
     @property
@@ -268,55 +268,48 @@ class RunFolder:
         """
         if self._metrics is None:
             environment = self.environment()
-            try:
-                kept = environment.get("metrics")
-                self._metrics = RunMetrics.from_json(kept) if kept else CLASSIFICATION
-            except (TypeError, AttributeError) as error:
-                raise damaged_file(self.path / "environment.json", error) from None
             if not environment:  # nothing is written yet
-                self._metrics = None
                 return CLASSIFICATION
+            kept = environment.get("metrics")
+            self._metrics = RunMetrics.from_json(kept) if kept else CLASSIFICATION
         return self._metrics
 
-    def _schemas(self) -> dict[str, pl.Schema]:
+    def schemas(self) -> dict[str, pl.Schema]:
         """Return the columns of the tables that grow by each round."""
         return growing_tables(self.metrics)
 
-    def _reported_rounds(self) -> int:
+    def reported_rounds(self) -> int:
+        """Return up to which round the run's status says that all rounds are here."""
         progress = self.progress()
         return 0 if progress is None else progress.round
 
-    def _write_table(self, name: str, frame: pl.DataFrame, schema: pl.Schema) -> None:
-        self._write({f"{name}.parquet": encode(frame, schema, self._identify())})
+    def write_table(self, name: str, frame: pl.DataFrame, schema: pl.Schema) -> None:
+        """Write a table as a Parquet file of the run."""
+        self.write_files({f"{name}.parquet": encode(frame, schema, self.identify())})
 
-    def _read_table(self, name: str, schema: pl.Schema) -> pl.DataFrame | None:
-        return self._read(self.path / f"{name}.parquet", lambda path: decode(path, schema, self._identify()))
+    def read_table(self, name: str, schema: pl.Schema) -> pl.DataFrame | None:
+        """Return the table in a Parquet file of the run; None where there is none.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        return self._read(f"{name}.parquet", lambda path: decode(path, schema, self.identify()))
 
     def write_federation(self, federation: pl.DataFrame) -> None:
         """Keep who the clients are; columns `FEDERATION`."""
-        self._write_table("federation", federation, FEDERATION)
+        self.write_table("federation", federation, FEDERATION)
 
     def federation(self) -> pl.DataFrame | None:
         """One row a client, ascending: name, true group, samples, labels; None where none was kept.
 
         Raises:
-            BadInput: the file is damaged, or has the name that it had in an earlier version.
+            BadInput: the file is damaged.
         """
-        former, now = self.path / "people.parquet", self.path / "federation.parquet"
-        if former.exists() and not now.exists():
-            raise BadInput(f"{former} is called {now.name} now; rename it")
-        return self._read_table("federation", FEDERATION)
+        return self.read_table("federation", FEDERATION)
 
     def write_newcomers(self, newcomers: pl.DataFrame) -> None:
-        """Keep how the clients fare that were held out of training; columns `newcomers_schema`.
-
-        Raises:
-            BadInput: the frame has other columns or types, or a missing value where there may be none.
-        """
-        schema = newcomers_schema(self.metrics)
-        if found := find_mismatches("newcomers", newcomers, schema):
-            raise BadInput(found)
-        self._write_table("newcomers", newcomers, schema)
+        """Keep how the clients fare that were held out of training; columns `newcomers_schema`."""
+        self.write_table("newcomers", newcomers, newcomers_schema(self.metrics))
 
     def newcomers(self) -> pl.DataFrame | None:
         """One row a client that was held out of training; None where nobody was, or the run has not ended.
@@ -324,11 +317,11 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return self._read_table("newcomers", newcomers_schema(self.metrics))
+        return self.read_table("newcomers", newcomers_schema(self.metrics))
 
     def write_intervals(self, intervals: pl.DataFrame) -> None:
         """Keep how sure the last scores are; columns `INTERVALS`."""
-        self._write_table("intervals", intervals, INTERVALS)
+        self.write_table("intervals", intervals, INTERVALS)
 
     def intervals(self) -> pl.DataFrame | None:
         """One row a client, ascending; None where the metric needs none, or the run has not ended.
@@ -336,7 +329,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return self._read_table("intervals", INTERVALS)
+        return self.read_table("intervals", INTERVALS)
 
     def write_warnings(
         self, warnings: Sequence[str], diverged: Sequence[str] = (), diverged_for_all: bool = False
@@ -349,10 +342,10 @@ class RunFolder:
             diverged_for_all: whether it has for every client.
         """
         if warnings or diverged:
-            kept: dict[str, Any] = {"warnings": [*diverged, *warnings]}
-            kept |= {"diverged": len(diverged)} if diverged else {}
-            kept |= {"diverged_for_all": True} if diverged_for_all else {}
-            self._write({self._warnings.name: encode_json(kept)})
+            kept = KeptWarnings(
+                warnings=[*diverged, *warnings], diverged=len(diverged), diverged_for_all=diverged_for_all
+            )
+            self.write_files({KEPT_WARNINGS: encode_json(kept.model_dump(exclude_defaults=True))})
 
     def warnings(self) -> list[str]:
         """What did not come about, how training diverged first; nothing before the run has ended.
@@ -380,7 +373,7 @@ class RunFolder:
         return self._read_warnings().diverged_for_all
 
     def _read_warnings(self) -> KeptWarnings:
-        return self._read(self._warnings, lambda path: read_kept(path, WARNINGS)) or KeptWarnings()
+        return self._read(KEPT_WARNINGS, lambda path: read_kept(path, WARNINGS)) or KeptWarnings()
 
     def write_round(
         self,
@@ -391,13 +384,10 @@ class RunFolder:
         failures: pl.DataFrame,
         log: pl.DataFrame | None = None,
     ) -> None:
-        """Keep what one round measured, in memory after `buffer_rounds`; writing a round again replaces it.
+        """Keep what one round measured, in memory after `buffer_rounds`.
 
-        The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER`, `FAILURES` and `LOG`, in any order.
-        Of the log, rows without a finite value are dropped; None is an empty one.
-
-        Raises:
-            BadInput: a frame has other columns or types, a missing value, or rows of another round.
+        The frames have the columns of `ROUNDS` (one row), `CLIENTS`, `LEDGER`, `FAILURES` and `LOG`, in any order;
+        None is an empty log.
         """
         log = pl.DataFrame(schema=LOG) if log is None else log
         given = {"log": log, "ledger": ledger, "failures": failures, "clients": clients, "rounds": rounds}
@@ -441,12 +431,12 @@ class RunFolder:
         Raises:
             BadInput: a file is damaged or missing; the sentence names it.
         """
-        for table in self._schemas():
+        for table in self.schemas():
             self._tables.read(table, least)
 
     def forget_after(self, number: int) -> None:
         """Drop what rounds later than `number` and the run's end measured: a resumed run measures them again."""
-        self._manifest.remove(("newcomers.parquet", "warnings.json", "intervals.parquet"))
+        self._manifest.remove(("newcomers.parquet", KEPT_WARNINGS, "intervals.parquet"))
         self._tables.forget_after(number)
 
     def compact(self) -> None:
@@ -455,7 +445,7 @@ class RunFolder:
 
     def write_picture(self, picture: Picture) -> None:
         """Keep the last regrouping."""
-        self._write({"picture.npz": picture.encode()})
+        self.write_files({PICTURE: picture.encode()})
 
     def picture(self) -> Picture | None:
         """The last regrouping, or None where the method made none.
@@ -463,11 +453,11 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return self._read(self.path / "picture.npz", Picture.decode)
+        return self._read(PICTURE, Picture.decode)
 
     def write_group_traits(self, traits: GroupTraits) -> None:
         """Keep what tells the groups of the last round apart."""
-        self._write({self._group_traits.name: traits.encode()})
+        self.write_files({GROUP_TRAITS: traits.encode()})
 
     def group_traits(self) -> GroupTraits | None:
         """What tells the groups apart; None before the last round, or for a run of an earlier version.
@@ -475,7 +465,7 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        return self._read(self._group_traits, GroupTraits.decode)
+        return self._read(GROUP_TRAITS, GroupTraits.decode)
 
     def write_status(self, state: State, round: int, rounds: int, *, lasting: bool = True) -> None:
         """Write how far this process has brought the run: `round` of `rounds` are finished and on the disk.
@@ -507,17 +497,9 @@ class RunFolder:
     def status(self) -> State:
         """`running` only while the process that said so lives; a killed run is `interrupted`."""
         progress = self.progress()
-        if progress is None:
+        if progress is None or (progress.state == "running" and _is_dead(progress)):
             return "interrupted"
-        return "interrupted" if progress.state == "running" and _is_dead(progress) else progress.state
-
-    @property
-    def _group_traits(self) -> Path:
-        return self.path / "groups.npz"
-
-    @property
-    def _warnings(self) -> Path:
-        return self.path / "warnings.json"
+        return progress.state
 
 
 def list_runs(parent: Path | str) -> list[RunFolder]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from coterie.errors import BadInput
-from coterie.runs.folder.files import damaged_file, read_file
+from coterie.runs.folder.files import naming_damage, read_file
 from coterie.runs.folder.manifest import digest
 from coterie.runs.folder.metrics import ADAPTED, CLASSIFICATION, RunMetric, RunMetrics
 
@@ -201,44 +201,11 @@ def growing_tables(metrics: RunMetrics) -> dict[str, pl.Schema]:
 SCHEMAS = growing_tables(CLASSIFICATION)
 """Those of a classification that names no metrics."""
 
-RENAMED = {"spread": "std", "planted": "true_group"}
-"""Columns by the names they had once, with those they have now."""
-
-NULLABLE = {"train_loss", "passes", "ari", "nmi", "true_group", "arrival", "adapted"}
-"""Columns that may have missing values, beside those that only an evaluation gives."""
-
-
-def find_mismatches(table: str, frame: pl.DataFrame, schema: pl.Schema, number: int | None = None) -> list[str]:
-    """Return one sentence for each way in which a frame does not fit `table` (in round `number`)."""
-    found, schema = [], _with_adapted(schema, frame)
-    if missing := [c for c in schema if c not in frame.columns]:
-        found.append(f"{table} lacks {', '.join(missing)}; it has the columns {', '.join(schema)}")
-    if extra := [c for c in frame.columns if c not in schema]:
-        found.append(f"{table} has {', '.join(extra)}; its columns are {', '.join(schema)}")
-    if found:
-        return found
-    nullable = {*NULLABLE, *scored_columns(schema), *adapted_columns(schema)}
-    nullable.update(name for name in schema if name.startswith((ARRIVAL, ADAPTED)))
-    for column, wanted in schema.items():
-        series = frame[column]
-        if series.dtype != wanted and series.null_count() < frame.height:
-            found.append(f"{table}.{column} has the type {series.dtype}; it must be {wanted}")
-        elif series.null_count() and column not in nullable:
-            found.append(f"{table}.{column} has {series.null_count()} missing values; it must have none")
-    if not found and number is not None and (frame["round"] != number).any():
-        wrong = sorted(set(frame["round"].to_list()) - {number})
-        found.append(f"{table}.round has {', '.join(map(str, wrong))}; it must be {number} throughout")
-    return found
-
-
-def drop_infinite(log: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of a log that hold a finite number; any other table as it is."""
-    numbers = log.height and "value" in log.columns and log.schema["value"] == LOG["value"]
-    return log.filter(pl.col("value").is_finite()) if numbers else log
-
-
 RUN_KEY = "coterie.run"
 """Under which a file of a run says whose it is."""
+
+
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def encode(frame: pl.DataFrame, schema: pl.Schema, run: str = "") -> bytes:
@@ -255,26 +222,17 @@ def decode(path: Path, schema: pl.Schema, run: str = "") -> pl.DataFrame:
         FileNotFoundError: there is no such file.
         BadInput: the file cannot be read, holds other columns, or is of another run.
     """
-    try:
+    with naming_damage(path, *_UNREADABLE):
         content = read_file(path)
         frame = pl.read_parquet(content)
-        said = pl.read_parquet_metadata(BytesIO(content)).get(RUN_KEY, "") if run else ""
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise damaged_file(path, error) from None
-    _require_run(run, said, path)
-    return _require_schema(schema, frame, path)
+        _require_run(run, pl.read_parquet_metadata(BytesIO(content)).get(RUN_KEY, "") if run else "")
+        return _require_schema(schema, frame)
 
 
-def _require_run(run: str, said: str, path: Path) -> None:
-    """Refuse a file that says it is of another run. One that says nothing was written by an earlier version.
-
-    Raises:
-        BadInput: it is.
-    """
+def _require_run(run: str, said: str) -> None:
+    """Refuse a file that says it is of another run. One that says nothing was written by an earlier version."""
     if run and said and said != run:
-        raise damaged_file(path, ValueError("it is of another run"))
+        raise ValueError("it is of another run")
 
 
 def cast_columns(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
@@ -327,32 +285,22 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHE
         BadInput: the file cannot be read, holds other columns, or is of another run.
     """
     schema, name = schemas[table], f"{table}.arrow"
-    try:
+    with naming_damage(path, *_UNREADABLE):
         content = read_file(path)
         with zipfile.ZipFile(BytesIO(content)) as archive:
             owner, _, kept = archive.comment.decode("ascii", "replace").partition(" ")
-            _require_run(run, owner, path)
+            _require_run(run, owner)
             if kept and kept != digest(content[:-DIGEST_LENGTH]):  # earlier versions kept none
                 raise ValueError("its contents do not match its digest")
             if name not in archive.namelist():
                 return pl.DataFrame(schema=schema)
-            frame = pl.read_ipc_stream(archive.read(name))
-    except (pl.exceptions.PolarsError, OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise damaged_file(path, error) from None
-    return _require_schema(schema, frame, path)
+            return _require_schema(schema, pl.read_ipc_stream(archive.read(name)))
 
 
-def _require_schema(schema: pl.Schema, frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+def _require_schema(schema: pl.Schema, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame from a file, if it has the schema."""
-    for name in frame.columns:
-        former = name.removeprefix(ADAPTED)
-        if former in RENAMED and former not in schema:
-            now = name.removesuffix(former) + RENAMED[former]
-            raise BadInput(f"the column {name} of {path} is called {now} now; rename it, or run it again")
     if "passes" in schema and "passes" not in frame.columns and {*schema} - {"passes"} <= {*frame.columns}:
         frame = frame.with_columns(passes=pl.lit(None, pl.Float64)).select(*_with_adapted(schema, frame))
     if frame.schema != _with_adapted(schema, frame):
-        raise damaged_file(path, ValueError(f"its columns are {', '.join(frame.columns)}"))
+        raise ValueError(f"its columns are {', '.join(frame.columns)}")
     return frame

@@ -16,7 +16,7 @@ from coterie.plugins import find_refusal, import_modules, is_path
 from coterie.runs.schema.registry import SECTIONS, as_table, section_settings
 from coterie.runs.schema.sections import (
     REMOTE,
-    REMOTE_ONCE,
+    Adapt,
     Choice,
     Data,
     MethodChoice,
@@ -129,9 +129,8 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     data, split, *words = (tables.get("data", {}).get(key) for key in ("name", "split", "label", "client"))
     named = Named(*(word if isinstance(word, str) else None for word in words))
-    remote = (REMOTE, REMOTE_ONCE)
-    found += find_problems(data, named) if isinstance(data, str) and data not in remote else []
-    return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, *remote) else [])
+    found += find_problems(data, named) if isinstance(data, str) and data != REMOTE else []
+    return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, REMOTE) else [])
 
 
 def find_missing_values(data: Mapping[str, Any]) -> list[str]:
@@ -263,7 +262,7 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     known = {title: [s.name for s in settings] for title, settings in known_settings(method, network, task).items()}
     # A bare key never means a table in a section, or what every network has: methods have settings of these names.
     known["network"] = ["name", *(setting.name for setting in _own_settings("network", network))]
-    owners = [f"{t}.{key}" for t in LOOKUP if key in known[t] and key not in getattr(SECTIONS[t], "tables", ())]
+    owners = [f"{t}.{key}" for t in LOOKUP if key in known[t] and f"{t}.{key}" != Adapt.title]
     # delta is that of the method or the task where these have one, and the optimizer is that of training.
     for last in ("privacy.", "aggregation."):
         owners = [owner for owner in owners if len(owners) == 1 or not owner.startswith(last)]
@@ -276,9 +275,6 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     if key in SECTIONS:
         named = f"{key}.name={value}, or " if isinstance(value, str) and key in (*CHOICES, "data") else ""
         raise BadInput(f"{key} is a section; write {named}{key}.KEY with one of {', '.join(known[key])}")
-    for title in LOOKUP:
-        if now := SECTIONS[title].renamed.get(key):
-            raise BadInput(f"{title}.{key} is called {title}.{now} now; write that")
     for title, name in (("task", task), ("network", network)):
         if name == AUTO and (there := _having(title, [key])):
             owned = f"{key} is a setting of {title}s ({', '.join(there)})"

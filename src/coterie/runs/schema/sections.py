@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -33,8 +33,6 @@ class Choice(Section):
 
 REMOTE = "remote"
 """The data of clients who hold their own, in the place of a dataset's name; and how these are split."""
-REMOTE_ONCE = "own"
-"""What `REMOTE` was called once."""
 
 
 class Data(Section):
@@ -172,13 +170,6 @@ class Data(Section):
         Field(description="for remote data only: unlabelled samples on the server, .npz, .parquet or a folder"),
     ] = None
 
-    @field_validator("name", "split")
-    @classmethod
-    def _is_new_word(cls, text: str) -> str:
-        if text == REMOTE_ONCE:
-            raise ValueError(f"data that clients hold themselves are called {REMOTE!r} now; write that")
-        return text
-
     @field_validator("clients", mode="before")
     @classmethod
     def _is_no_column(cls, clients: Any) -> Any:
@@ -302,7 +293,6 @@ class Evaluation(Section):
     """When clients are evaluated, with which model, and on which of their held-out data."""
 
     title = "evaluation"
-    tables: ClassVar = {"adapt": Adapt}
     every: Annotated[
         int, Field(ge=1, description="rounds between evaluations; the last round is always evaluated")
     ] = 1
@@ -327,8 +317,9 @@ class Evaluation(Section):
     adapt: Annotated[
         Adapt | None,
         Field(
+            strict=False,
             description="also score every client after it has trained a copy on its own data: a table of epochs or "
-            "steps, layers (all, head, private or a selection) and lr, as in {epochs = 1}; without it, none"
+            "steps, layers (all, head, private or a selection) and lr, as in {epochs = 1}; without it, none",
         ),
     ] = None
 
@@ -429,7 +420,6 @@ class Run(Section):
     """How long, with whom, from which seed, and where the result goes."""
 
     title = "run"
-    renamed: ClassVar = {"dropout": "client_dropout"}
     rounds: Annotated[int, Field(ge=1, lt=10**6, description="communication rounds"), Changes("tables")] = 20
     passes: Annotated[
         float | None,
