@@ -193,7 +193,7 @@ def test_the_check_asks_the_federation() -> None:
     assert any("rotatd" in s and "rotated" in s for s in found)
     assert len(found) == 2
     (sentence,) = problems(Experiment(data={"validation": 0.5, "test": 0.5}).check)
-    assert "validation + test" in sentence
+    assert re.match(r"data\.validation = 0\.5 .*data\.test = 0\.5", sentence)
 
 
 def test_validation_samples_that_are_to_be_measured_must_be_there() -> None:
