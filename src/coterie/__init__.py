@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.runs.events import Observer as Observer
     from coterie.runs.events import Result as Result
     from coterie.runs.events import Round as Round
-    from coterie.runs.folder.run_folder import RunFolder
+    from coterie.runs.folder.run_folder import RunFolder as RunFolder
     from coterie.runs.loop import resume as resume
     from coterie.runs.loop import rounds as rounds
     from coterie.runs.loop import run as run
@@ -52,26 +52,7 @@ _HOMES = {
     "run": "coterie.runs.loop",
 }
 
-__all__ = [
-    "BadInput",
-    "Experiment",
-    "Federation",
-    "Observer",
-    "Result",
-    "Round",
-    "RunFolder",
-    "__version__",
-    "auto",
-    "check",
-    "compare",
-    "diagnose",
-    "draw",
-    "explain",
-    "load",
-    "resume",
-    "rounds",
-    "run",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -236,7 +236,7 @@ def test_local_models_and_adaptation_go_on_after_an_interruption(tmp_path: Path,
     [
         ({"evaluation.adapt": {"epochs": 1, "steps": 2}}, "epochs or steps"),
         ({"evaluation.adapt": {"epoch": 1}}, r"evaluation\.adapt\.epoch .*epochs"),
-        ({"evaluation.adapt": "head"}, r"evaluation\.adapt = 'head' .*epochs"),
+        ({"evaluation.adapt": "head"}, r"evaluation\.adapt = 'head' .*table"),
     ],
 )
 def test_what_no_adaptation_is(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -30,17 +30,6 @@ def test_everybody_has_a_row_and_their_own_numbers() -> None:
     assert rows["up_bytes"].to_list() == [0, 0, 20]
 
 
-@pytest.mark.parametrize("client", [-1, 3])
-def test_a_client_without_a_row_is_no_silent_loss(client: int) -> None:
-    traffic = Ledger([(client, "up", "model", 1)])
-    groups, samples, everyone = np.zeros(3, np.int64), np.array([4, 5, 6]), np.ones(3, np.bool_)
-    lossy = RoundResult(1, everyone, scores=found(3), train_loss={client: 0.5})
-    with pytest.raises(ValueError, match=f" {client} .* 0 to 2"):
-        client_rows(lossy, groups, samples, Ledger(), CLASSIFICATION)
-    with pytest.raises(ValueError, match=f" {client} .* 0 to 2"):
-        client_rows(RoundResult(1, everyone, scores=found(3)), groups, samples, traffic, CLASSIFICATION)
-
-
 def test_who_has_no_group_gets_the_one_it_chose() -> None:
     score = Scored(0.5, *(np.array([2, 1]) for _ in range(3)))
     clients = np.arange(4)

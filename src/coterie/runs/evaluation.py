@@ -13,6 +13,7 @@ from coterie.clients.rules.evaluate import Evaluate
 from coterie.methods.exchange import Exchange, Ids, Send
 from coterie.models.layout import Layout, Part
 from coterie.runs.folder.tables import NOT_EVALUATED
+from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.record import Scores, read_scores
 from coterie.runs.schema.sections import Adapt
 
@@ -34,14 +35,10 @@ def adapt_exchange(
         private: the layers that the method keeps to each client.
         layout: of the models.
         lr_drops: the method's own (`Method.rate_drops`).
-
-    Raises:
-        BadInput: the network has no such layers.
     """
     if adapt is None:
         return exchange
     layers = {"head": HEAD, "private": _name_layers(private, layout)}.get(adapt.layers, adapt.layers)
-    layout.select(layers, "evaluation.adapt.layers")
     rule = BeforeAndAfter(exchange.rule, adapt.epochs, adapt.steps, layers, adapt.lr, lr_drops)
     return replace(exchange, rule=rule)
 
@@ -67,7 +64,7 @@ def plan_evaluation(run: Session, state: Any, last: bool) -> Iterator[Exchange]:
     if settings.evaluated != "local":
         yield adapted(method.evaluation(state, server, everyone, split, last))
         return
-    local = run.local_models
+    local = run.find(LocalModels)
     if len(sent := everyone[local.sent]):
         yield adapted(Exchange(sent, Evaluate(split), {"model": Send(local.models, sent)}))
     if len(kept := everyone[local.kept]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -15,6 +14,7 @@ from torch import nn
 from coterie.errors import BadInput
 from coterie.models.factory import GIVEN, digest, give, split_given
 from coterie.models.networks import NETWORKS
+from coterie.runs.folder.files import damaged_file
 from coterie.runs.folder.run_folder import RunFolder
 
 FILE = "network.safetensors"
@@ -64,20 +64,13 @@ def take_given(folder: RunFolder, name: str, network: nn.Module | Callable[..., 
             frozen = set(json.loads((file.metadata() or {}).get("frozen", "[]")))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # no mapping
     except (OSError, SafetensorError, ValueError) as error:
-        raise BadInput(f"{_shown(path)} cannot be read ({error}); the network of the run is lost") from None
+        raise damaged_file(path, error) from None
     try:
         module.load_state_dict(tensors)
-    except (RuntimeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise BadInput(
-            f"network = {type(module).__name__} is not what run {folder.name} trains: {reason}"
-        ) from None
+    except (RuntimeError, AttributeError):
+        raise BadInput(f"network = {type(module).__name__} is not what run {folder.name} trains") from None
     for key, parameter in module.named_parameters(remove_duplicate=False):
         parameter.requires_grad_(key not in frozen)
     if digest(module) != weights:
-        raise BadInput(f"{_shown(path)} is not what run {folder.name} began with; restore it")
+        raise damaged_file(path, ValueError("it is not what the run began with"))
     NETWORKS.add_own(name, module)
-
-
-def _shown(path: Path) -> str:
-    return repr(str(path))

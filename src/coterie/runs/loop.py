@@ -12,10 +12,9 @@ from torch import nn
 
 from coterie.errors import BadInput
 from coterie.runs.events import LoggedNotes, Observer, Result, Round, Status, make_observers
-from coterie.runs.folder import metrics
 from coterie.runs.folder.lock import lock_run
+from coterie.runs.folder.reading import RunResults
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import rounds_without_all
 from coterie.runs.given import take_given
 from coterie.runs.record import is_enough
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
@@ -182,9 +181,8 @@ def _has_ended(folder: RunFolder, rounds: int, experiment: Experiment) -> bool:
 def _read_result(
     folder: RunFolder, experiment: Experiment, status: Status, observers: Sequence[Observer]
 ) -> Result:
-    summary, measured = _summarise(folder, experiment.evaluation.last), folder.metrics
     tables = folder.rounds(), folder.clients(), folder.ledger()
-    result = Result(folder.path, experiment, *tables, summary, status, measured)
+    result = Result(folder.path, experiment, *tables, summarise(folder), status, folder.metrics)
     for observer in observers:
         observer.finished(result)
     return result
@@ -196,14 +194,8 @@ def summarise(folder: RunFolder) -> dict[str, Any]:
     Raises:
         BadInput: a file is damaged or missing.
     """
-    return _summarise(folder, folder.experiment()["evaluation"]["last"])
-
-
-def _summarise(folder: RunFolder, last: int) -> dict[str, Any]:
-    table = folder.rounds()
-    if not table.height:
-        return {}
-    return metrics.summary(table, folder.metrics, last, rounds_without_all(folder.failures()))
+    run = RunResults(folder, folder.name)
+    return run.summary if run.rounds.height else {}
 
 
 def _make_name(experiment: Experiment) -> str:

@@ -48,6 +48,10 @@ class Scores:
     adapted: Scores | None = None
     """The same after an adaptation; None where the experiment asks for none."""
 
+    def of(self, name: str) -> NDArray[np.float64]:
+        """Return the values of a metric, or the loss."""
+        return self.loss if name == "loss" else self.values[name]
+
 
 @dataclass(eq=False)
 class RoundResult:
@@ -216,25 +220,22 @@ def client_rows(
     """Return the clients' table of one round; it has no rows in a round without evaluation.
 
     `groups` `[n]` are as the tables number them, `samples` `[n]` those that each client was evaluated on.
-
-    Raises:
-        ValueError: there is a loss or traffic of a client that is none of the n.
     """
     scores, n, schema = result.scores, len(groups), clients_schema(metrics)
     if scores is None:
         return pl.DataFrame(schema=schema)
-    columns, after = metrics.client_columns, {}
-    if scores.adapted is not None:
-        own = {**scores.adapted.values, "loss": scores.adapted.loss}
-        after = {f"{ADAPTED}{name}": own[name] for name in columns}
-    own = {**scores.values, "loss": scores.loss}
+    columns = {name: scores.of(name) for name in metrics.client_columns}
+    if (adapted := scores.adapted) is not None:
+        after = {f"{ADAPTED}{name}": adapted.of(name) for name in columns}
+    else:
+        after = {}
     return pl.DataFrame(
         {
             "round": np.full(n, result.number),
             "client": np.arange(n),
             "group": groups,
             "took_part": result.took_part,
-            **{name: own[name] for name in columns},
+            **columns,
             "test_samples": samples,
             "train_loss": pl.Series(_by_client(result.train_loss, np.full(n, np.nan)), nan_to_null=True),
             "up_bytes": _by_client(ledger.bytes("up"), np.zeros(n, np.int64)),
@@ -293,13 +294,6 @@ def federation_table(federation: Population) -> pl.DataFrame:
 
 
 def _by_client(counted: Mapping[int, float], found: NDArray[Number]) -> NDArray[Number]:
-    """Put each client's number into its place in `found` `[n]`, and return that.
-
-    Raises:
-        ValueError: a client is none of 0 … n-1, whom the table has rows for.
-    """
-    if counted and not 0 <= min(counted) <= max(counted) < len(found):
-        ids = f"{min(counted)} to {max(counted)}"
-        raise ValueError(f"there are numbers of clients {ids}; they must be among 0 to {len(found) - 1}")
+    """Put each client's number into its place in `found` `[n]`, and return that."""
     found[list(counted)] = list(counted.values())
     return found

@@ -34,7 +34,6 @@ from coterie.runs.folder.run_folder import SECRET, RunFolder
 from coterie.runs.given import write_given
 from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.hooks.hook import Hook
-from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.hooks.order import make_hooks
 from coterie.runs.promise import make_promise
 from coterie.runs.record import (
@@ -143,16 +142,12 @@ class Session:
             experiment.method, self.method, self.server.n, experiment.run, experiment.scale
         ):
             raise BadInput(problems)
-        if self.method.needs.validation and self._count_unvalidated() == self.server.n:
+        by_loss = "training.stop" if experiment.training.stop is not None else ""
+        decides = experiment.method.name if self.method.needs.validation else by_loss
+        if decides and self._count_unvalidated() == self.server.n:
             raise BadInput(
                 f"data.validation = {experiment.data.validation:g} leaves every client without validation samples, "
-                f"by which {experiment.method.name} decides with these settings; it must be larger, or clients "
-                "must have more samples"
-            )
-        if experiment.training.stop and self._count_unvalidated() == self.server.n:
-            raise BadInput(
-                f"data.validation = {experiment.data.validation:g} leaves every client without validation samples, "
-                "by which training.stop ends the run; it must be larger, or clients must have more samples"
+                f"by which {decides} decides; it must be larger, or clients must have more samples"
             )
         self.promise = make_promise(experiment, self.population.samples)
         self.has_batch_norm = engine.batch_norm
@@ -562,11 +557,6 @@ class Session:
         """Return the run's hook of a kind, which it must have."""
         return next(hook for hook in self.hooks if isinstance(hook, kind))
 
-    @property
-    def local_models(self) -> LocalModels:
-        """What the clients trained last; for a run that evaluates them by it."""
-        return self.find(LocalModels)
-
     def _save_checkpoint(self) -> None:
         self.checkpoints.save(self.done, self.to_checkpoint())
         self._saved = self.done
@@ -630,16 +620,13 @@ class Session:
         Raises:
             BadInput: the clients' data have changed, so that there is nothing to go on with.
         """
-        if before.get("federation", self._fingerprint) != self._fingerprint:
-            raise BadInput(
-                f"data.name = {self.experiment.data.name!r} no longer gives the clients the data they had when the "
-                "run began; restore it, or start a new run"
-            )
-        if before.get("network", self._weights) != self._weights:
-            raise BadInput(
-                f"network.name = {self.experiment.network.name!r} no longer comes with the weights it had when the "
-                "run began; restore them, or start a new run"
-            )
+        data, network = self.experiment.data.name, self.experiment.network.name
+        for key, now, what in (
+            ("federation", self._fingerprint, f"data.name = {data!r} no longer gives the clients the data"),
+            ("network", self._weights, f"network.name = {network!r} no longer comes with the weights"),
+        ):
+            if before.get(key, now) != now:
+                raise BadInput(f"{what} that it did when the run began; restore them, or start a new run")
         return provenance.find_differences(before, self.environment())
 
     @cached_property

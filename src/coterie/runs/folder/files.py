@@ -141,7 +141,7 @@ def naming_damage(path: Path, *further: type[BaseException]) -> Iterator[None]:
         FileNotFoundError: there is no such file.
         BadInput: it is damaged.
     """
-    kinds = (*_DAMAGE, *further)
+    kinds: tuple[type[BaseException], ...] = (*_DAMAGE, *further)
     try:
         yield
     except FileNotFoundError:

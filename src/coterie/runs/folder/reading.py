@@ -90,9 +90,8 @@ class RunResults:
         Raises:
             BadInput: no round is finished.
         """
-        evaluation = self.folder.experiment().get("evaluation", {})
-        missing = rounds_without_all(self.folder.failures())
-        return summary(self.rounds, self.metrics, evaluation.get("last", 1), missing)
+        last = self.folder.experiment().get("evaluation", {}).get("last", 1)
+        return summary(self.rounds, self.metrics, last, rounds_without_all(self.folder.failures()))
 
     @cached_property
     def federation(self) -> pl.DataFrame:

@@ -117,31 +117,32 @@ def unknown_names(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for title in (title for title in CHOICES if title in tables):
         name = tables[title].get("name")
         is_auto = name == AUTO and title != "method"
-        if not isinstance(name, str) or is_auto:
-            continue
-        try:
-            catalog(title)[name]
-        except BadInput as problem:
-            found += problem.problems
+        if isinstance(name, str) and not is_auto and name not in catalog(title):
+            found.append(catalog(title).sentence(name))
     from coterie.clients.data import check_split
-    from coterie.clients.data.read.columns import Named
     from coterie.clients.data.read.datasets import find_problems
 
-    data, split, *words = (tables.get("data", {}).get(key) for key in ("name", "split", "label", "client"))
-    named = Named(*(word if isinstance(word, str) else None for word in words))
-    found += find_problems(data, named) if isinstance(data, str) and data != REMOTE else []
+    table = tables.get("data", {})
+    name, split = table.get("name"), table.get("split")
+    found += find_problems(name, _named_in(table)) if isinstance(name, str) and name != REMOTE else []
     return found + (check_split(split) if isinstance(split, str) and split not in (AUTO, REMOTE) else [])
 
 
 def find_missing_values(data: Mapping[str, Any]) -> list[str]:
     """Return a sentence if a section's data lack values and it does not say what to do with them."""
     from coterie.clients.data.read import datasets
-    from coterie.clients.data.read.columns import Named
 
-    name, *words = (data.get(key) for key in ("name", "label", "client"))
+    name = data.get("name")
     if not isinstance(name, str) or "missing" in data:
         return []
-    return datasets.find_missing_values(name, Named(*(word if isinstance(word, str) else None for word in words)))
+    return datasets.find_missing_values(name, _named_in(data))
+
+
+def _named_in(data: Mapping[str, Any]) -> Named:
+    """Return what a table of a section calls the label and the client; it may hold anything."""
+    from coterie.clients.data.read.columns import Named
+
+    return Named(*(word if isinstance(word := data.get(key), str) else None for key in ("label", "client")))
 
 
 def build_method(choice: MethodChoice) -> Method[Any]:
