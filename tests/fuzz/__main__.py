@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import sys
-import time
 from collections import Counter
 
 import torch
 
-from tests.fuzz.campaign import KINDS, answer_worker, list_cases, make_case, play_apart
-from tests.fuzz.playing import play
-
-EVERY_SECONDS = 10.0
-"""Between two lines of progress."""
+from tests.fuzz.campaign import KINDS, list_cases, make_case, play_cases
 
 
 def main() -> int:
@@ -22,41 +18,24 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=[*KINDS])
-    parser.add_argument("--case", type=int, help="play this one of --only again, in this process")
-    parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--case", type=int, help="play this one of --only again")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.play:
-        answer_worker(options.seed)
-        return 0
+    faulthandler.enable()
+    cases = list_cases(options.cases, options.only)
     if options.case is not None:
         if options.only is None:
             parser.error("--case needs --only, the kind of the case")
-        return _replay(options.seed, options.only, options.case)
-    return _play_many(options.seed, options.cases, options.only)
-
-
-def _replay(seed: int, kind: str, number: int) -> int:
-    case = make_case(seed, kind, number)
-    print(case.describe())
-    wrong = play(case)
-    print(wrong or "nothing is wrong")
-    return 0 if wrong is None else 1
-
-
-def _play_many(seed: int, count: int, only: str | None) -> int:
-    cases = list_cases(count, only)
+        cases = [(options.only, options.case)]
+        print(make_case(options.seed, *cases[0]).describe())
     found: Counter[str] = Counter()
-    begun = said = time.monotonic()
-    for done, finding in enumerate(play_apart(seed, cases), start=1):
-        if finding is not None:
-            found[finding.kind] += 1
-            print(f"--seed {seed} --only {finding.kind} --case {finding.number}: {finding.wrong}\n", flush=True)
-        if time.monotonic() - said > EVERY_SECONDS:
-            said = time.monotonic()
-            print(f"{done:,} of {count:,} cases in {said - begun:.0f} s, {found.total()} findings", file=sys.stderr)
+    # The case is named before it is played: one may end the process.
+    for finding in play_cases(options.seed, cases, lambda text: print(f"\r{text} ", end="", file=sys.stderr)):
+        found[finding.kind] += 1
+        words = f"--seed {options.seed} --only {finding.kind} --case {finding.number}"
+        print(f"{words}: {finding.wrong}\n", flush=True)
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.items()) or "no finding"
-    print(f"{count:,} cases under seed {seed} in {time.monotonic() - begun:.0f} s: {kinds}")
+    print(f"{len(cases):,} cases under seed {options.seed}: {kinds}")
     return 1 if found else 0
 
 

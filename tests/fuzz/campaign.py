@@ -1,4 +1,4 @@
-"""Many cases one after the other, in a process that may die of one of them.
+"""Many cases one after the other.
 
 Case `i` under a seed depends on nothing but the two: it can be played again alone.
 """
@@ -6,12 +6,7 @@ Case `i` under a seed depends on nothing but the two: it can be played again alo
 from __future__ import annotations
 
 import faulthandler
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -35,8 +30,6 @@ KINDS: dict[str, Callable[[Random], Case]] = {
     "table": make_table,
 }
 
-ROOT = Path(__file__).parents[2]
-
 
 class Finding(NamedTuple):
     """A case that did not end as it should."""
@@ -57,46 +50,14 @@ def make_case(seed: int, kind: str, number: int) -> Case:
     return KINDS[kind](Random(f"{seed} {kind} {number}"))
 
 
-def play_here(seed: int, cases: Sequence[tuple[str, int]]) -> Iterator[Finding | None]:
-    """Play cases in this process; yield for each what was found."""
+def play_cases(
+    seed: int, cases: Sequence[tuple[str, int]], tell: Callable[[str], object] = lambda text: None
+) -> Iterator[Finding]:
+    """Play cases, each after `tell` has heard which; yield what was found."""
     for kind, number in cases:
-        wrong = play(make_case(seed, kind, number))
-        yield None if wrong is None else Finding(kind, number, wrong)
-
-
-def play_apart(seed: int, cases: Sequence[tuple[str, int]]) -> Iterator[Finding | None]:
-    """Play cases in a process of their own; one that ends it is a finding, and another goes on behind it."""
-    left = list(cases)
-    while left:
-        done = 0
-        words = [sys.executable, "-m", "tests.fuzz", "--play", "--seed", str(seed)]
-        with (
-            tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(
-                words, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-            ) as worker,
-        ):
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            worker.stdin.write(json.dumps(left))
-            worker.stdin.close()
-            for line in worker.stdout:
-                found = json.loads(line)
-                yield None if found is None else Finding(*found)
-                done += 1
-            code = worker.wait()
-            errors.seek(0)
-            if done < len(left):
-                yield Finding(*left[done], f"ended the process with code {code}\n{errors.read()[-6000:]}")
-        left = left[done + 1 :]
-
-
-def answer_worker(seed: int) -> None:
-    """Play the cases that are listed on standard input, and write what was found to standard output."""
-    cases = [(kind, number) for kind, number in json.load(sys.stdin)]
-    out = sys.stdout
-    for case in cases:
+        tell(f"--seed {seed} --only {kind} --case {number}")
         # What holds the interpreter for so long that no alarm reaches it ends the process.
         faulthandler.dump_traceback_later(2 * WAIT_SECONDS, exit=True)
-        (found,) = play_here(seed, [case])
-        print(json.dumps(found), file=out, flush=True)
+        if (wrong := play(make_case(seed, kind, number))) is not None:
+            yield Finding(kind, number, wrong)
+    faulthandler.cancel_dump_traceback_later()

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -52,59 +52,31 @@ LONGEST = 1000
 
 def make_message(random: Random) -> Case:
     """Return a case with a damaged hello, order, or answers of one client in a round."""
-    kind = random.random()
-    if kind < 0.25:
-        return Case((_Hello(random.randrange(2**32)).read,))
-    if kind < 0.5:
-        return Case((_Order(random.choice(METHODS), random.randrange(2**32)).carry_out,))
-    return Case((_Round(random.choice(METHODS), random.randrange(2**32)).play,))
+    kind, method, seed = random.random(), random.choice(METHODS), random.randrange(2**32)
 
-
-@dataclass
-class _Hello:
-    """What a client says of itself."""
-
-    seed: int
-
-    def read(self, folder: Path) -> None:
-        random = Random(self.seed)
+    def say_hello(folder: Path) -> None:
         sums = tuple(tuple(float(v) for v in row) for row in ([640] * 1, [64.0], [100.0]))
         info = ClientInfo("client 1", (20, 4, 4), (8, 8, 1), 10, "digest", 10, (), sums)
         message = pack_hello(info)
-        unpack_hello(replace(message, values=_damage_values(message.values, random)))
+        unpack_hello(replace(message, values=_damage_values(message.values, Random(seed))))
 
-
-@dataclass
-class _Order:
-    """An order that reaches a client."""
-
-    method: str
-    seed: int
-
-    def carry_out(self, folder: Path) -> None:
-        random = Random(self.seed)
-        message = damage_message(random.choice(_orders(self.method)), random)
+    def carry_out(folder: Path) -> None:
+        drawn = Random(seed)
+        message = damage_message(drawn.choice(_orders(method)), drawn)
         answer = ClientRunner(_spec().build(), MemoryStateStore()).answer(message)
         if answer.refusal is not None:
             raise BadInput(answer.refusal)
 
-
-@dataclass
-class _Round:
-    """A round in which the answers of client 1 are damaged."""
-
-    method: str
-    seed: int
-
-    def play(self, folder: Path) -> None:
-        random = Random(self.seed)
-        runtime = _Tampering(random)
+    def play(folder: Path) -> None:
+        runtime = _Tampering(Random(seed))
         for round in (1, 2):
-            play_round(self.method, runtime, round)
+            play_round(method, runtime, round)
             for _, reason in runtime.failures:
                 if len(reason) > LONGEST:
                     raise AssertionError(f"a reason has {len(reason)} characters: {reason[:500]}")
                 print(reason)
+
+    return Case((say_hello if kind < 0.25 else carry_out if kind < 0.5 else play,))
 
 
 class _Tampering(LoopbackRuntime):
