@@ -11,13 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.errors import BadInput
 from coterie.runs import loop
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.names import build_method
-from tests.commandline import Terminal
 from tests.interrupted import Stopping
 
 NAMES = ["ward a", "ward b", "ward c", "ward d", "ward e"]
@@ -136,20 +134,6 @@ def test_the_log_the_page_show_and_the_last_lines_say_so(tmp_path: Path) -> None
     assert f"note: {said}" in shown.output
 
 
-@pytest.mark.slow
-def test_a_comparison_names_the_runs_that_diverged_for_every_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    common = "[experiment]\nnetwork = 'mlp'\ndata = {clients = 4, samples_per_client = 60}\nrun = {rounds = 1}\n"
-    methods = "[methods.tame]\nmethod.name = 'fedavg'\n[methods.wild]\nmethod.name = 'fedavg'\ntraining.lr = 30.0\n"
-    Path("both.toml").write_text(f"seeds = [0]\n{common}{methods}")
-    wild = Terminal(capsys)("compare", "both.toml", "-q")
-    (said,) = wild.err.splitlines()
-    assert (wild.code, said.startswith("coterie: wild")) == (3, True)
-    assert said.endswith("every client")
-
-
 def test_who_has_diverged_for_all() -> None:
     tested, nobody = np.array([True, True, True, True, False]), ~EVERYBODY
     some = begin()
@@ -183,14 +167,6 @@ def test_who_was_left_out_once_and_answered_since_has_recovered(resumed: bool) -
     assert "round 1;" in found.sentences()[0], "it is still told"
     found.note_failures(5, [(client, reason) for client in range(5)])
     assert found.is_total
-
-
-@pytest.mark.medium
-def test_a_run_that_nobody_answers_any_more_says_so_too(tmp_path: Path) -> None:
-    ran = CliRunner().invoke(app, diverging(tmp_path, 1e20, 5))
-    assert isinstance(ran.exception, BadInput)
-    (said,) = RunFolder(tmp_path / "wild").divergences()
-    assert re.search("4 of 4 clients.*NaN.* round 1", said)
 
 
 @pytest.mark.medium

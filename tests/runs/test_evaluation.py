@@ -15,8 +15,6 @@ from coterie.clients.rules import (
     Answer,
     BeforeAndAfter,
     Client,
-    Evaluate,
-    Item,
     Order,
     Rule,
     Score,
@@ -26,7 +24,7 @@ from coterie.clients.rules import (
 )
 from coterie.errors import BadInput
 from coterie.methods.exchange import Exchange, Replies, Send
-from coterie.runs.evaluation import adapt_exchange, plan_evaluation
+from coterie.runs.evaluation import plan_evaluation
 from coterie.runs.folder.metrics import CLASSIFICATION
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import take_adapted
@@ -100,56 +98,27 @@ def test_a_method_that_adapts_by_itself_adapts_once(tmp_path: Path) -> None:
     assert both.summary["macro_accuracy"] != plain.summary["macro_accuracy"]
 
 
-def test_a_head_that_adapts_leaves_the_body_alone(tmp_path: Path) -> None:
-    moved: list[Train] = []
-    with closing(Session(_experiment(tmp_path, evaluation__adapt={"epochs": 1, "layers": "head"}))) as session:
-        list(train(session))
-        head = session.layout.last_layers(1)
-        wrapped = adapt_exchange(
-            Exchange(np.array([0]), Evaluate()),
-            session.experiment.evaluation.adapt,
-            session.layout.everything,
-            session.layout,
-        ).rule
-        model, engine = session.state.model[0], session.runtime.engine
-        order = Order(0, 3, wrapped, {"model": Item(model)})
-        scored: list[Score] = []
-
-        def watch(request: Any) -> None:
-            (moved if isinstance(request, Train) else scored).append(request)
-
-        engine.run_rules([order], [{}], watch)
-    assert [request.part for request in moved] == [head]
-    before, after = scored
-    assert torch.equal(before.model, model)
-    away = before.model != after.model
-    assert away[head.ranges[0][0] :].any()
-    assert not away[: head.ranges[0][0]].any()
-
-
 @pytest.mark.slow
 def test_adaptation_obeys_the_drops_of_a_methods_own_schedule(tmp_path: Path) -> None:
-    """That is of a client's own model; and of newcomers, who come after the last round and so after its drop."""
-
-    def method(*drops: int) -> dict[str, Any]:
-        return {"name": "fedbabu", "lr_drops": drops, "fine_tune": 0}
-
+    method = {"name": "fedbabu", "lr_drops": (1,), "fine_tune": 0}
     own = {"evaluated": "local", "adapt": {"epochs": 1}}
-    with closing(Session(_experiment(tmp_path, method(1), evaluation=own))) as session:
+    with closing(Session(_experiment(tmp_path, method, evaluation=own))) as session:
         list(train(session))
         rules = [exchange.rule for exchange in plan_evaluation(session, session.state, last=False)]
     assert rules
     assert [rule.lr_drops for rule in rules if isinstance(rule, BeforeAndAfter)] == [(1,)] * len(rules)
 
-    def adapted(*drops: int, own: bool = False, **adapt: float) -> list[float]:
-        changes: dict[str, Any] = {"run__holdout_clients": 0.5, "run__rounds": 2, "training__epochs": 5}
-        changes |= {} if own else {"evaluation__adapt": {"epochs": 5} | adapt}
-        joined = RunFolder(run(_experiment(tmp_path, method(*drops), **changes)).folder).newcomers()
-        assert joined is not None
-        return [float(value) for value in joined["adapted"]]
 
-    assert adapted(2) == adapted(lr=0.01) != adapted()
-    assert adapted(2, own=True) == adapted(2)  # one local update, where nothing else is asked for
+@pytest.mark.slow
+@pytest.mark.parametrize("adapt", [None, {"epochs": 5}])
+def test_newcomers_come_after_the_drops_of_a_methods_own_schedule(tmp_path: Path, adapt: Any) -> None:
+    def adapted(*drops: int) -> Any:
+        method = {"name": "fedbabu", "lr_drops": drops, "fine_tune": 0}
+        wanted = _experiment(tmp_path, method, run__holdout_clients=0.5, run__rounds=2, training__epochs=5)
+        joined = RunFolder(run(wanted.updated({"evaluation.adapt": adapt})).folder).newcomers()
+        return joined if joined is None else joined["adapted"].to_list()
+
+    assert adapted(2) != adapted() is not None
 
 
 @pytest.mark.slow

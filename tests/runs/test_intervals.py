@@ -70,9 +70,3 @@ def test_an_interrupted_run_has_the_same_intervals(tmp_path: Path) -> None:
     for client, constant in first.select("client", "constant").iter_rows():
         own, tested = (federation.slice(client, split)[1].double() for split in ("train", "test"))
         assert constant == pytest.approx(float((tested - own.mean(0)).square().mean().sqrt()), rel=1e-4)
-
-
-def test_a_run_by_accuracy_needs_none(tmp_path: Path) -> None:
-    data = {"name": "digits", "clients": 4, "samples_per_client": 40}
-    wanted = Experiment(method="fedavg", data=data, run={"rounds": 1, "folder": str(tmp_path), "workers": 1})
-    assert RunFolder(run(wanted).folder).intervals() is None

@@ -394,27 +394,6 @@ def test_a_run_says_when_clients_of_one_group_differ(method: str, clusters: int,
     assert RunFolder(result.folder).ledger()["round"].max() == 6
 
 
-def test_observers_hear_what_takes_time_after_the_last_round(tmp_path: Path) -> None:
-    heard: list[str] = []
-
-    class Listening(coterie.Observer):
-        def round(self, round: coterie.Round) -> None:
-            heard.append("round")
-
-        def phase(self, text: str) -> None:
-            heard.append("phase")
-
-    coterie.run(
-        coterie.Experiment(
-            data={"name": "digits", "clients": 5, "samples_per_client": 40},
-            method="fedavg",
-            run={"rounds": 1, "folder": str(tmp_path), "holdout_clients": 0.2},
-        ),
-        observers=[Listening()],
-    )
-    assert heard == ["round", "phase"]
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("workers", [1, 2])
 def test_phases_after_the_last_round_say_how_far_they_are(

@@ -129,13 +129,6 @@ def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
     assert whole.equals(again)
 
 
-def test_the_session_knows_only_those_who_train(tmp_path: Path) -> None:
-    session = Session(_experiment(tmp_path))
-    assert session.server.n == 12
-    assert session.server_with_newcomers.n == 16
-    session.close()
-
-
 @pytest.mark.medium
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", [e.name for e in METHODS if e.target.__module__.startswith("coterie.")])

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -169,19 +168,6 @@ def test_a_network_of_a_path_is_exported_and_read(network: str, tmp_path: Path) 
         assert torch.equal(plain(x), wanted)
     with fresh_consent(None), pytest.raises(BadInput, match="import"):
         read_model(tmp_path / "model.safetensors")
-
-
-@pytest.mark.slow
-def test_a_network_of_a_path_is_written_as_onnx(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    result = run(experiment(OWN + "Frozen", folder=str(tmp_path), rounds=1))
-    trained, _ = trained_model(RunFolder(result.folder), group=0)
-    export(trained, tmp_path / "model.onnx")
-    x = torch.randn(3, 8, 8, 1, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        wanted = trained.network()(channels_first(x)).numpy()
-    found = runtime.InferenceSession(tmp_path / "model.onnx").run(None, {"input": x.numpy()})[0]
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_a_head_that_is_named_stays_with_the_clients() -> None:

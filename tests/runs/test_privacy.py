@@ -35,7 +35,6 @@ from coterie.methods.aggregation import Aggregation
 from coterie.methods.exchange import Ask, Exchange, Replies, Send
 from coterie.methods.privacy import PrivacySupport
 from coterie.models.layout import Part
-from coterie.randomness import stream
 from coterie.report.run_page import build
 from coterie.report.run_tables import last_rounds, show
 from coterie.runs.accounting import Releases, find_epsilon, find_noise
@@ -270,12 +269,6 @@ def test_noise_by_the_server_covers_all_that_a_client_tells(name: str) -> None:
     assert dict(parts(one.state, 2, 6)) == dict(parts(other.state, 2, 6))
 
 
-def test_that_says_something() -> None:
-    """Of a method whose server looks at single models, the same shows that it does."""
-    with pytest.raises(AssertionError):
-        test_noise_by_the_server_covers_all_that_a_client_tells("fesem")
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("name", names("clients"))
 def test_noise_by_clients_covers_all_that_they_send(name: str) -> None:
@@ -419,15 +412,6 @@ def test_every_client_keeps_the_promise_for_its_samples() -> None:
     assert alone[1].noise_multiplier < promise.multiplier
 
 
-@pytest.mark.medium
-def test_samples_are_hidden() -> None:
-    ends = []
-    for privacy in ({"unit": "off"}, {"unit": "example", "noise_multiplier": 1.5, "noise_seed": 0}):
-        *_, end = coterie.rounds(experiment("fedavg", 1, **privacy), [Quiet()])
-        ends.append(end.metrics["loss"])
-    assert ends[0] < ends[1]
-
-
 @pytest.mark.parametrize("name", names("samples"))
 def test_noise_in_steps_covers_methods_whose_rules_take_them(name: str) -> None:
     """In every exchange of their rounds, clients do what the engine can hide."""
@@ -452,15 +436,9 @@ KINDS = (
 )
 
 
-def play_first_round(wanted: Experiment, secret: bytes = b"", noiseless: bool = False) -> Tensor:
-    """Return FedAvg's model after a round; a noiseless one has the same draws."""
+def play_first_round(wanted: Experiment, secret: bytes = b"") -> Tensor:
+    """Return FedAvg's model after a round."""
     with closing(Session(wanted, secret=secret)) as session:
-        if noiseless:
-            assert session.promise is not None
-            session.promise = replace(session.promise, multiplier=0.0)
-            engine = session.runtime.engine
-            if engine.upload_noise is not None:
-                engine.upload_noise = replace(engine.upload_noise, multiplier=0.0)
         model: Tensor = session.play_round(1).state.model
         return model[0]
 
@@ -480,29 +458,6 @@ def test_the_seed_of_a_run_has_no_part_in_its_noise(kind: dict[str, Any]) -> Non
         assert not torch.equal(first, one)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize(("noise_by", "noise_seed"), [("server", None), ("server", 0), ("clients", 0)])
-def test_whoever_guesses_the_seed_cannot_take_the_noise_off_an_exported_model(
-    tmp_path: Path, noise_by: str, noise_seed: int | None
-) -> None:
-    """All is known but the clients' data: it is tried with seed 0, from which noise is the same for everybody."""
-    wanted = experiment(rounds=1, unit="client", noise_multiplier=1.0, noise_by=noise_by, noise_seed=noise_seed)
-    wanted = wanted.updated({"run.participation": 1.0, "run.folder": str(tmp_path), "run.name": "private"})
-    run(wanted, observers=[Quiet()])
-    export(trained_model(RunFolder(tmp_path / "private"))[0], tmp_path / "model.safetensors")
-    model = read_model(tmp_path / "model.safetensors").vector.double()
-    with closing(Session(wanted)) as session:
-        start, samples = session.server.initial(0).double(), session.server.samples
-    if noise_by == "server":
-        noise = stream(0, "privacy", round=1).normal(0, 1, len(model)) / len(samples)
-    else:
-        each = [stream(0, "upload noise", client, 1).normal(0, 2, len(model)) for client in range(len(samples))]
-        noise = np.average(each, axis=0, weights=samples)
-    truth = play_first_round(wanted.updated({"privacy.noise_seed": 0}), noiseless=True) - start
-    error = float((model - start - torch.from_numpy(noise) - truth).norm() / truth.norm())
-    assert error < 1e-4 if noise_seed == 0 else error > 5
-
-
 def test_who_takes_part_comes_from_the_secret_where_the_promise_counts_on_it() -> None:
     def draw_all(secret: bytes = b"", noise_by: str = "server") -> list[list[int]]:
         wanted = experiment(unit="client", noise_multiplier=1.0, noise_by=noise_by)
@@ -515,12 +470,10 @@ def test_who_takes_part_comes_from_the_secret_where_the_promise_counts_on_it() -
     assert draw_all(noise_by="clients") == draw_all(noise_by="clients")
 
 
-def bits(result: coterie.Result) -> list[pl.DataFrame]:
-    return [table.drop("seconds", strict=False) for table in (result.rounds, result.clients)]
-
-
 def differ(one: coterie.Result, other: coterie.Result) -> bool:
-    return not all(a.equals(b) for a, b in zip(bits(one), bits(other), strict=True))
+    return not (
+        one.rounds.drop("seconds").equals(other.rounds.drop("seconds")) and one.clients.equals(other.clients)
+    )
 
 
 @pytest.mark.slow
@@ -564,10 +517,8 @@ def test_a_run_whose_noise_can_be_made_again_says_for_whom_its_promise_is_void(t
     void = folder.environment()["privacy"]["void for"]
     assert "noise_seed" in void
     assert any(void in line for line in explain(wanted).description)
-    assert any(void in line for line in folder.environment()["description"])
     assert void in build(folder).read_text("utf-8")
     assert void in str(show(folder).caption)
-    assert not (folder.path / SECRET).exists()
     with closing(Session(experiment())) as session:
         assert session.promise is not None
         assert "void for" not in session.promise.to_json()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 import coterie
@@ -224,24 +223,6 @@ def test_damaged_checkpoints_are_passed_over_or_refused(interrupted: RunFolder) 
     assert interrupted.rounds().height == 2
     newest.write_bytes(whole)
     assert coterie.resume(interrupted).status == "finished"
-
-
-def test_an_interruption_while_the_tables_are_read_leaves_no_run_that_goes_on(
-    interrupted: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, calls = RunFolder.rounds, []
-
-    def rounds(folder: RunFolder) -> pl.DataFrame:
-        calls.append(folder)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        return read(folder)
-
-    monkeypatch.setattr(RunFolder, "rounds", rounds)
-    assert coterie.resume(interrupted.path).status == "interrupted"
-    progress = interrupted.progress()
-    assert progress is not None
-    assert (progress.state, progress.round) == ("interrupted", 2)
 
 
 def test_a_run_elsewhere_is_refused(interrupted: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

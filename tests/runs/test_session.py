@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import coterie
 from coterie.grouping import aggregate
 from coterie.grouping.aggregate import group_means
-from coterie.runs.checkpoint_schedule import open_checkpoints
 from coterie.runs.hooks import picture
 from coterie.runs.hooks.picture import ModelSketches
 from coterie.runs.session import Session
@@ -129,30 +128,6 @@ def test_of_very_many_clients_some_are_looked_at_for_the_picture(monkeypatch: py
     among = np.linspace(0, 29, 10).astype(int)
     assert some == [c for c in everyone if c in among]
     assert 0 < len(some) < len(everyone)
-
-
-def test_a_checkpoint_of_an_earlier_version_is_taken_up(tmp_path: Path) -> None:
-    """Which had a row for every client, whether it had been seen or not."""
-    experiment = crowd()
-    with closing(Session(experiment)) as first:
-        first.record(first.play_round(1))
-        folder = coterie.RunFolder.create(tmp_path, "run")
-        folder.write_experiment(first.experiment.to_toml())
-        memory = first.to_checkpoint()
-        sketches = memory["sketches"].rows
-        dense, seen = torch.zeros(30, len(sketches[0])), np.zeros(30, np.bool_)
-        for client, sketch in zip(memory["sketched"], sketches, strict=True):
-            dense[client], seen[client] = sketch, True
-        open_checkpoints(folder).save(1, memory | {"sketches": dense, "sketched": seen})
-        expected = first.find(ModelSketches).draw()
-    with closing(Session(experiment)) as second:
-        assert second.restore(folder) == []
-        assert second.done == 1
-        found = second.find(ModelSketches).draw()
-    assert found is not None
-    assert expected is not None
-    assert np.array_equal(found.affinity, expected.affinity)
-    assert np.array_equal(found.clients, expected.clients)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "pfedme", "apfl", "fedsgd", "per-fedavg"])

@@ -34,6 +34,7 @@ def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_pat
 def test_a_run_that_is_over_before_it_gives_up_says_why_nobody_answered(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="client 0"):
         coterie.run(diverging(tmp_path, 2))
+    assert "NaN" in RunFolder(tmp_path / "lost").divergences()[0]
     assert not any("alone" in warning for warning in RunFolder(tmp_path / "lost").warnings())
 
 

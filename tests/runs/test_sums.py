@@ -18,7 +18,6 @@ from coterie.runs.hooks.hook import Hook
 from coterie.runs.loop import train
 from coterie.runs.record import RoundResult
 from coterie.runs.session import Session
-from tests.interrupted import Stopping
 
 ROUNDS = 3
 
@@ -235,24 +234,3 @@ def test_who_is_out_of_proportion_is_left_out_of_sums(method: str, workers: int,
     assert sums.asked_again  # the first round knows no median, and adds too much
     assert sums.asked_again < ROUNDS or sums.watching.rows == 0
     assert_equal(sums, rows)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "ifca"])
-def test_a_resumed_run_gives_the_bits_of_an_uninterrupted_one(method: str, tmp_path: Path) -> None:
-    def experiment(name: str) -> coterie.Experiment:
-        return coterie.Experiment(
-            method=method,
-            data={"name": "digits", "clients": 40, "samples_per_client": 30},
-            network={"name": "mlp", "hidden": [4]},
-            aggregation={"norm_bound": 1.2},
-            run={"rounds": 4, "workers": 2, "folder": str(tmp_path), "name": name},
-        )
-
-    whole = coterie.run(experiment("whole"))
-    cut = coterie.run(experiment("cut"), observers=[Stopping(2)])
-    assert cut.status == "interrupted"
-    resumed = coterie.resume(cut.folder)
-    columns = [column for column in whole.rounds.columns if "seconds" not in column]
-    assert whole.rounds[columns].equals(resumed.rounds[columns])
-    assert whole.clients.equals(resumed.clients)

@@ -76,16 +76,6 @@ def test_a_method_that_cannot_learn_a_task_says_so_before_anything_starts(method
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("task", ["segmentation", "language"])
-def test_workers_change_no_bit(task: str, tmp_path: Path) -> None:
-    """Federated averaging in this process and in two others."""
-    one, two = (
-        coterie.run(experiment(tmp_path, task, "fedavg", workers=workers, name=f"w{workers}")) for workers in (1, 2)
-    )
-    assert one.rounds.drop("seconds").equals(two.rounds.drop("seconds"))
-
-
-@pytest.mark.medium
 def test_federated_averaging_of_a_regression_is_a_plain_loop(tmp_path: Path) -> None:
     """One client's training, written with PyTorch alone; then the mean of all clients, by their samples."""
     wanted = experiment(tmp_path, "regression", "fedavg", engine="sequential").updated(

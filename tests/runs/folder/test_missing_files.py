@@ -171,14 +171,6 @@ def test_files_before_and_behind_a_table_of_an_extended_run(runs: Path, tmp_path
     assert coterie.resume(folder, observers=[Stopping(99)]).status == "finished"
 
 
-def test_several_files_are_one_sentence(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "stopped", tmp_path / "stopped")
-    for number in (2, 3):
-        (tmp_path / f"stopped/metrics/{number:06d}.zip").unlink()
-    with pytest.raises(BadInput, match=r"000002-000003\.zip .*missing \(.*rounds 2 to 3\)"):
-        RunFolder(tmp_path / "stopped").rounds()
-
-
 def test_a_checkpoint_beyond_the_tables_is_no_reason_to_go_on(runs: Path, tmp_path: Path) -> None:
     """The status may be older than the tables: a machine stopped before it was on the disk."""
     shutil.copytree(runs / "stopped", tmp_path / "stopped")

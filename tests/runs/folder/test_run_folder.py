@@ -21,9 +21,7 @@ from coterie.runs.folder.tables import (
     LOG,
     NEWCOMERS,
     ROUNDS,
-    SCHEMAS,
     decode_round,
-    encode_round,
 )
 
 
@@ -132,14 +130,6 @@ def test_a_round_that_was_cut_off_is_left_out(folder: RunFolder) -> None:
     assert [set(t["round"]) for t in tables(folder)] == [{1}] * 5
 
 
-def test_a_round_is_the_same_bytes_in_any_order_of_columns(folder: RunFolder) -> None:
-    folder.write_round(1, **a_round(1))
-    path = folder.path / "metrics/000001.zip"
-    before = path.read_bytes()
-    folder.write_round(1, **{name: frame.select(reversed(frame.columns)) for name, frame in a_round(1).items()})
-    assert path.read_bytes() == before
-
-
 @pytest.mark.medium
 def test_a_kill_while_writing_leaves_whole_rounds_only(folder: RunFolder) -> None:
     script = (
@@ -180,30 +170,10 @@ def test_a_damaged_part_is_named(folder: RunFolder, damage: bytes | int) -> None
         tables(folder)
 
 
-def test_a_part_of_other_columns_is_damaged(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCHEMAS, "failures", pl.Schema({"round": pl.Int32, "client": pl.Int32, "why": pl.String}))
-    failures = a_round(1)["failures"].rename({"reason": "why"})
-    (folder.path / "metrics").mkdir()
-    (folder.path / "metrics/000001.zip").write_bytes(encode_round({"failures": failures}))
-    monkeypatch.undo()
-    with pytest.raises(BadInput, match=r"000001\.zip .*damaged \(.*round, client, why\)"):
-        folder.failures()
-
-
 def test_a_table_of_other_columns_is_damaged(folder: RunFolder) -> None:
     pl.DataFrame({"round": [1]}).write_parquet(folder.path / "rounds.parquet")
     with pytest.raises(BadInput, match=r"rounds\.parquet .*damaged \(.*round\)"):
         folder.rounds()
-
-
-def test_a_round_without_a_log(folder: RunFolder) -> None:
-    frames = a_round(1)
-    del frames["log"]
-    folder.write_round(1, **frames)
-    assert_frame_equal(folder.log(), pl.DataFrame(schema=LOG))
-    folder.write_round(2, **a_round(2))
-    folder.compact()
-    assert folder.log()["round"].unique().to_list() == [2]
 
 
 def test_newcomers_are_of_the_end_of_a_run(folder: RunFolder) -> None:

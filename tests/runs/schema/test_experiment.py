@@ -154,12 +154,6 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     assert len(found) == len(keys)
 
 
-def test_a_section_alone_refuses_too() -> None:
-    rounds, seed = problems(Run, rounds=0, sede=1)
-    assert re.match(r"run\.rounds = 0 .* 1$", rounds)
-    assert re.match(r"run\.sede .*seed", seed)
-
-
 # ---- the check before a run
 
 
@@ -194,18 +188,6 @@ def test_the_check_asks_the_federation() -> None:
     assert len(found) == 2
     (sentence,) = problems(Experiment(data={"validation": 0.5, "test": 0.5}).check)
     assert re.match(r"data\.validation = 0\.5 .*data\.test = 0\.5", sentence)
-
-
-def test_validation_samples_that_are_to_be_measured_must_be_there() -> None:
-    given = Experiment(data={"validation": 0}, evaluation={"on": "validation"})
-    (sentence,) = problems(given.check)
-    assert re.match(r"data\.validation = 0 .*evaluation\.on = 'validation'", sentence)
-    given.updated({"data.validation": 0.1}).check()
-    given.updated({"evaluation.on": "test"}).check()
-
-
-def test_the_check_finds_all_at_once() -> None:
-    assert len(problems(Experiment(method="fesm", network="mpl", data="digts").check)) == 3
 
 
 def test_a_folder_for_runs_can_be_made(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> Non
         ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "min_classes": 2}},
          r"data\.min_classes = 2 .*data\.name = 'remote'"),
         ({"data": {"samples_per_client": 9}}, r"data\.samples_per_client = 9 .*min_samples = 10"),
+        ({"data": {"validation": 0}, "evaluation": {"on": "validation"}},
+         r"data\.validation = 0 .*evaluation\.on = 'validation'"),
         ({"data": {"split": "by-user"}}, "split = 'by-user' .*digits"),
         ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
          r"data\.label and .*client .*'a'"),

@@ -29,12 +29,6 @@ def test_a_task_that_is_named_is_part_of_the_key_and_its_metrics_of_that_of_tabl
     assert keys_deciding("training", plain.tables()) != keys_deciding("training", named.tables())
 
 
-def test_the_section_comes_back_from_toml() -> None:
-    experiment = Experiment(task={"name": "classification", "metrics": ["accuracy", "f1"]})
-    assert Experiment.from_toml(experiment.to_toml()) == experiment
-    assert experiment.resolved().task.metrics == ("accuracy", "f1")
-
-
 def test_set_names_the_task_and_its_metrics() -> None:
     experiment = assemble({}, {}, ["task.name=classification", 'metrics=["accuracy"]'])
     assert experiment.task.name == "classification"
