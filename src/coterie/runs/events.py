@@ -82,6 +82,7 @@ class Result:
         return f"<Result {str(self.folder)!r}: {self.status} after round {self.rounds.height}{reached}>"
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Watches a run. Called in the process that drives the run, between rounds; it never changes a result.
 
@@ -140,19 +141,10 @@ def make_observers(texts: Sequence[str] | None) -> list[Observer]:
     Raises:
         BadInput: one cannot be made, or lacks a function of `Observer`.
     """
-    made = []
-    for text in texts or ():
-        observer = read_observer(text)()
-        lacking = [name for name in _FUNCTIONS if not callable(getattr(observer, name, None))]
-        if lacking:
-            raise BadInput(
-                f"observer {text!r} has no function {', '.join(lacking)}; derive its class from coterie.Observer"
-            )
-        made.append(observer)
-    return made
-
-
-_FUNCTIONS = ("started", "round", "note", "finished")
+    made = {text: read_observer(text)() for text in texts or ()}
+    if wrong := [text for text, observer in made.items() if not isinstance(observer, Observer)]:
+        raise BadInput(f"observer {wrong[0]!r} lacks functions; derive its class from coterie.Observer")
+    return list(made.values())
 
 
 @runtime_checkable

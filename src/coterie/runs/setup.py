@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -65,7 +66,7 @@ def build_simulation(prepared: Prepared, secret: bytes = b"") -> Backend:
         BadInput: the data cannot be had or divided as asked, or the runtime cannot be begun.
     """
     experiment = prepared.experiment
-    settings, scale = experiment.run, experiment.scale
+    settings = experiment.run
     whole, newcomers = hold_out_clients(load_federation(prepared), settings.holdout_clients, experiment.split_seed)
     attackers = None
     if experiment.attack.share:
@@ -73,21 +74,14 @@ def build_simulation(prepared: Prepared, secret: bytes = b"") -> Backend:
         attackers = choose_attackers(experiment, whole, whole.n - len(newcomers), trusted)
         whole = poison_data(whole, attackers)
     spec = engine_spec(prepared, whole, secret)
+    place: Any = settings.workers
+    kind: Callable[..., Runtime] = LocalRuntime
     if settings.runtime == "ray":
         from coterie.runtime.ray.runtime import RayRuntime
 
-        runtime: Runtime = RayRuntime(
-            spec,
-            whole.samples,
-            settings.client_dropout,
-            settings.ray_address,
-            settings.client_timeout,
-            scale.states_mb,
-        )
-    else:
-        runtime = LocalRuntime(
-            spec, whole.samples, settings.client_dropout, settings.workers, settings.client_timeout, scale.states_mb
-        )
+        kind, place = RayRuntime, settings.ray_address
+    dropout, timeout = settings.client_dropout, settings.client_timeout
+    runtime = kind(spec, whole.samples, dropout, place, timeout, experiment.scale.states_mb)
     return Backend(whole, newcomers, runtime, attackers)
 
 

@@ -198,9 +198,6 @@ def growing_tables(metrics: RunMetrics) -> dict[str, pl.Schema]:
     }
 
 
-SCHEMAS = growing_tables(CLASSIFICATION)
-"""Those of a classification that names no metrics."""
-
 RUN_KEY = "coterie.run"
 """Under which a file of a run says whose it is."""
 
@@ -254,9 +251,7 @@ def _with_adapted(schema: pl.Schema, frame: pl.DataFrame) -> pl.Schema:
 DIGEST_LENGTH = len(digest(b""))
 
 
-def encode_round(
-    frames: Mapping[str, pl.DataFrame], schemas: Mapping[str, pl.Schema] = SCHEMAS, run: str = ""
-) -> bytes:
+def encode_round(frames: Mapping[str, pl.DataFrame], schemas: Mapping[str, pl.Schema], run: str) -> bytes:
     """Encode some rounds' rows of each table as one ZIP archive of Arrow streams; empty tables are left out.
 
     The archive's comment says of which run they are, and ends in a digest of all before it: an archive has places
@@ -277,7 +272,7 @@ def encode_round(
     return content + digest(content).encode()
 
 
-def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema] = SCHEMAS, run: str = "") -> pl.DataFrame:
+def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema], run: str) -> pl.DataFrame:
     """Decode one table in a file of some rounds; empty where it has no rows.
 
     Raises:

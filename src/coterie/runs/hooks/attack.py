@@ -23,7 +23,7 @@ from coterie.methods.exchange import Exchange, Ids, Log, Outputs, Replies
 from coterie.methods.method import Assignment
 from coterie.randomness import stream
 from coterie.runs.hooks.hook import Hook
-from coterie.runs.hooks.screening import find_starts, leave_out, measure_updates
+from coterie.runs.hooks.screening import find_all_starts, find_starts, leave_out, measure_updates
 from coterie.runs.record import RoundResult
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.sections import Attack
@@ -141,7 +141,7 @@ class Attackers:
         sent = replies.uploads[name]
         honest, rows = (torch.from_numpy(np.flatnonzero(one)) for one in (~hostile, hostile))
         spoiled, strength = sent.clone(), self.strength
-        starts = self._find_starts(exchange, replies, name, honest, earlier)
+        starts = find_all_starts(exchange, replies, name, sent, honest, earlier)
         updates = sent - starts
         match self.attack.kind:
             case "sign-flip":
@@ -189,17 +189,6 @@ class Attackers:
         assert self.true_groups is not None
         found: NDArray[np.bool_] = ~hostile & (self.true_groups[replies.clients] == self.attack.target)
         return found
-
-    def _find_starts(
-        self, exchange: Exchange, replies: Replies, name: str, honest: Tensor, earlier: Sequence[Exchange]
-    ) -> Tensor:
-        """Return what the uploads `[r, ...]` began as; where that is not known, the mean of the `honest` rows."""
-        sent = replies.uploads[name]
-        if name != "model":
-            return torch.where(sent.isnan(), sent, torch.zeros_like(sent))
-        starts = find_starts(exchange, replies, np.arange(len(replies)), earlier)
-        usual = sent[honest].nanmean(0) if len(honest) else sent
-        return torch.where(starts.isnan(), usual, starts)
 
 
 def choose_attackers(

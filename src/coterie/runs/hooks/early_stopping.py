@@ -101,10 +101,8 @@ class EarlyStopping(Hook):
 
 def _copy_kept(run: Session) -> dict[str, dict[str, Tensor]]:
     """Return a copy of what clients keep, `[r, *shape]` by name, and of which clients it is."""
-    states = run.runtime.states
-    if not isinstance(states, ClientStates):  # real clients, who keep nothing: they would have been refused
-        return {"kept": {}, "has": {}}
-    rows = {name: states.rows(name) for name in states.names}
+    states = run.runtime.states  # real clients keep nothing: they would have been refused
+    rows = {name: states.rows(name) for name in states.names} if isinstance(states, ClientStates) else {}
     return {
         "kept": {name: torch.stack(values) for name, (_, values) in rows.items()},
         "has": {name: torch.tensor(clients) for name, (clients, _) in rows.items()},

@@ -106,6 +106,19 @@ def find_starts(
     return starts
 
 
+def find_all_starts(
+    exchange: Exchange, replies: Replies, name: str, values: Tensor, usual: Tensor, earlier: Sequence[Exchange]
+) -> Tensor:
+    """Return what the `values` `[r, ...]` of an upload began as: 0 where it is no model.
+
+    Where it is not known, it is the mean of the rows `usual`, or without any the values themselves.
+    """
+    if name != "model":
+        return torch.zeros_like(values)
+    starts = find_starts(exchange, replies, np.arange(len(replies)), earlier).to(values.dtype)
+    return torch.where(starts.isnan(), values[usual].nanmean(0) if len(usual) else values, starts)
+
+
 def measure_updates(
     exchange: Exchange, replies: Replies, rows: NDArray[np.int64], earlier: Sequence[Exchange] = ()
 ) -> dict[str, NDArray[np.float64]]:
@@ -189,10 +202,7 @@ def _weigh(
     `known` are the rows of the trusted clients.
     """
     values = replies.uploads[name].double()
-    starts = torch.zeros_like(values)
-    if name == "model":
-        starts = find_starts(exchange, replies, np.arange(len(replies)), earlier).double()
-        starts = torch.where(starts.isnan(), values[torch.from_numpy(known)].nanmean(0), starts)
+    starts = find_all_starts(exchange, replies, name, values, torch.from_numpy(known), earlier)
     updates = (values - starts).nan_to_num(0.0)
     lengths = updates.norm(dim=1).numpy()
     sure = updates[torch.from_numpy(known)]

@@ -39,7 +39,7 @@ from coterie.runs.schema.names import (
     unknown_names,
 )
 from coterie.runs.schema.refusals import Parts
-from coterie.runs.schema.registry import as_table, build_section, name_given, without_silent
+from coterie.runs.schema.registry import SECTIONS, as_table, build_section, name_given, without_silent
 from coterie.runs.schema.sections import (
     Attack,
     Choice,
@@ -392,5 +392,4 @@ def assemble(tables: Mapping[str, Any], changes: Mapping[str, Any], texts: Itera
 def _name(title: str, given: Any) -> str:
     """The name in a section that is given in any of its forms; its default where there is none."""
     name = given.get("name") if isinstance(given, Mapping) else given
-    defaults = {"method": MethodChoice(), "network": Network(), "task": TaskChoice()}
-    return str(defaults[title].name if name is None else name)
+    return str(SECTIONS[title].model_fields["name"].default if name is None else name)
