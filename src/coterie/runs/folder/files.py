@@ -150,7 +150,7 @@ def naming_damage(path: Path, *further: type[BaseException]) -> Iterator[None]:
         raise damaged_file(path, error) from None
 
 
-def damaged_file(path: Path, error: Exception) -> BadInput:
+def damaged_file(path: Path, error: BaseException) -> BadInput:
     """Return the error for a file that cannot be read, in one sentence."""
     reason = str(error).split("\n", 1)[0]
     return BadInput(f"{path} is damaged ({reason}); {_REMEDY}")
