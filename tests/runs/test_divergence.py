@@ -11,12 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.runs import loop
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.schema.names import build_method
-from tests.interrupted import Stopping
 
 NAMES = ["ward a", "ward b", "ward c", "ward d", "ward e"]
 EVERYBODY = np.ones(5, np.bool_)
@@ -167,19 +165,3 @@ def test_who_was_left_out_once_and_answered_since_has_recovered(resumed: bool) -
     assert "round 1;" in found.sentences()[0], "it is still told"
     found.note_failures(5, [(client, reason) for client in range(5)])
     assert found.is_total
-
-
-@pytest.mark.medium
-def test_a_run_that_is_resumed_knows_what_came_before(tmp_path: Path) -> None:
-    experiment = Experiment(
-        method="fedavg",
-        network="mlp",
-        data={"clients": 4, "samples_per_client": 60},
-        training={"lr": 30.0},
-        run={"rounds": 2, "workers": 1, "folder": str(tmp_path), "name": "wild"},
-    )
-    result = loop.run(experiment, observers=[Stopping(1)])
-    assert result.status == "interrupted"
-    loop.resume(result.folder)
-    (said,) = RunFolder(result.folder).divergences()
-    assert "since round 1;" in said

@@ -9,16 +9,13 @@ import pytest
 
 import coterie
 from coterie.errors import BadInput
-from tests.interrupted import Stopping
 
 CLIENTS, ROUNDS = 12, 3
 SIZE = 64 * 4 + 4 + 4 * 10 + 10
 """Parameters of the perceptron."""
 
 
-def play(
-    folder: Path, edges: int | None, method: str = "fedavg", resumed: bool = False, **settings: object
-) -> coterie.Result:
+def play(folder: Path, edges: int | None, method: str = "fedavg", **settings: object) -> coterie.Result:
     experiment = coterie.Experiment.model_validate(
         {
             "method": {"name": method, **settings},
@@ -33,11 +30,7 @@ def play(
             },
         }
     )
-    if not resumed:
-        return coterie.run(experiment)
-    stopped = coterie.run(experiment, observers=[Stopping(after=1)])
-    assert stopped.status == "interrupted"
-    return coterie.resume(stopped.folder)
+    return coterie.run(experiment)
 
 
 def count_edge_bytes(result: coterie.Result) -> list[tuple[float, float]]:
@@ -73,10 +66,6 @@ def test_models_for_every_group_cross_as_one_message(tmp_path: Path) -> None:
     result = play(tmp_path, 3, "fedem", clusters=2)
     shares = 4 * 2 * CLIENTS
     assert count_edge_bytes(result)[1][0] == shares + 3 * 8 * 2 * (SIZE + 2)
-
-
-def test_a_run_goes_on_with_its_edge_servers(tmp_path: Path) -> None:
-    assert count_edge_bytes(play(tmp_path / "a", 4, resumed=True)) == count_edge_bytes(play(tmp_path / "b", 4))
 
 
 def test_there_are_no_more_edges_than_clients(tmp_path: Path) -> None:

@@ -23,15 +23,6 @@ def experiment(folder: Path, passes: float | None = 7.0, **more: object) -> cote
     return coterie.Experiment.from_tables({"method": "fedavg", **SMALL, "run": run, **more})
 
 
-class StopAfter(coterie.Observer):
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def round(self, round: coterie.Round) -> None:
-        if round.number == self.number:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(("passes", "rounds"), [(7.0, 3), (7.1, 4), (8.0, 4), (0.5, 1)])
 def test_the_round_that_comes_nearest_is_the_last_and_is_evaluated(
     tmp_path: Path, passes: float, rounds: int
@@ -49,24 +40,6 @@ def test_a_warm_up_is_no_measure_of_the_rounds_after_it(tmp_path: Path) -> None:
     fesem = {"name": "fesem", "clusters": 2, "warm_up": 10}
     result = coterie.run(experiment(tmp_path, 14.0, method=fesem))
     assert result.rounds["passes"].to_list() == [10.0, 2.0, 2.0]
-
-
-def test_an_interrupted_run_ends_where_it_would_have(tmp_path: Path) -> None:
-    whole = coterie.run(experiment(tmp_path / "whole"))
-    cut = coterie.run(experiment(tmp_path / "cut"), observers=[StopAfter(2)])
-    assert cut.status == "interrupted"
-    gone_on = coterie.resume(cut.folder)
-    assert gone_on.status == "finished"
-    assert gone_on.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
-    assert gone_on.clients.equals(whole.clients)
-
-
-def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
-    private = {"unit": "client", "epsilon": 8.0}
-    with pytest.raises(BadInput, match=r"run\.passes"):
-        experiment(tmp_path, privacy=private).check()
-    with pytest.raises(BadInput, match=r"run\.passes"):
-        experiment(tmp_path, evaluation={"every": 2, "last": 2}).check()
 
 
 def test_a_run_of_a_version_that_counted_no_passes_is_read(tmp_path: Path) -> None:

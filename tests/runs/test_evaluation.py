@@ -27,13 +27,11 @@ from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runs.evaluation import plan_evaluation
 from coterie.runs.folder.metrics import CLASSIFICATION
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import take_adapted
 from coterie.runs.hooks.local_models import LocalModels
-from coterie.runs.loop import resume, run, train
+from coterie.runs.loop import run, train
 from coterie.runs.record import read_scores
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session
-from tests.interrupted import Stopping
 
 pytestmark = pytest.mark.medium  # Most train a few clients several times.
 
@@ -185,19 +183,6 @@ def test_who_has_trained_nothing_is_scored_as_served(tmp_path: Path) -> None:
     same = (served.clients["accuracy"] == local.clients["accuracy"]).to_numpy()
     assert same[~took_part].all()
     assert not same[took_part].all()
-
-
-@pytest.mark.parametrize("method", ["fesem", "local-only"])
-def test_local_models_and_adaptation_go_on_after_an_interruption(tmp_path: Path, method: str) -> None:
-    changes = {"evaluation__evaluated": "local", "evaluation__adapt": {"epochs": 1}}
-    whole = run(_experiment(tmp_path, method, **changes))
-    cut = run(_experiment(tmp_path, method, **changes), observers=[Stopping(2)])
-    assert cut.status == "interrupted"
-    again = resume(RunFolder(cut.folder))
-    assert again.clients.equals(whole.clients)
-    assert again.rounds.drop("seconds").equals(whole.rounds.drop("seconds"))
-    taken = take_adapted(again.rounds)
-    assert taken["macro_accuracy"].equals(again.rounds[ADAPTED].alias("macro_accuracy"))
 
 
 @pytest.mark.parametrize(

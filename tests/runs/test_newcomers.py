@@ -17,11 +17,10 @@ from coterie.randomness import stream
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.held_out_clients import hold_out_clients
 from coterie.runs.hooks.unseen_clients import UnseenClients, renumber_groups
-from coterie.runs.loop import resume, run
+from coterie.runs.loop import run
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.session import Session
 from coterie.runtime.runtime import drive
-from tests.interrupted import Stopping
 
 
 def _experiment(folder: Path, method: str = "fesem", share: float = 0.25) -> Experiment:
@@ -114,19 +113,6 @@ def test_groups_chosen_at_the_last_evaluation_count(tmp_path: Path) -> None:
     same_model = picked[:, None] == known
     assert ((joined["group"].to_numpy()[:, None] == shown) == same_model).all()
     assert same_model.any()
-
-
-@pytest.mark.medium
-def test_a_resumed_run_receives_them_alike(tmp_path: Path) -> None:
-    short = _experiment(tmp_path).updated({"run.rounds": 2, "data.clients": 8, "data.split": "rotated(2)"})
-    whole = RunFolder(run(short.updated({"run.name": "whole"})).folder).newcomers()
-    cut = run(short.updated({"run.name": "cut"}), observers=[Stopping(2)])
-    assert cut.status == "interrupted"
-    assert RunFolder(cut.folder).newcomers() is None
-    again = RunFolder(resume(cut.folder).folder).newcomers()
-    assert whole is not None
-    assert again is not None
-    assert whole.equals(again)
 
 
 @pytest.mark.medium

@@ -141,56 +141,6 @@ def test_what_makes_no_promise_is_refused(privacy: dict[str, Any], problem: str)
         experiment(**privacy)
 
 
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [("cfl", "updates"), ("fesem", "models.*noise_by = 'clients'"), ("ifca", r"method\.init .*'plain'")],
-)
-def test_a_method_that_tells_more_is_refused(method: str, said: str) -> None:
-    with pytest.raises(BadInput, match=rf"^privacy\.noise_by = 'server' .*{method}: .*{said}"):
-        experiment(method, unit="client", noise_multiplier=1, noise_by="server").check()
-
-
-def test_what_does_not_go_with_a_promise_is_refused() -> None:
-    own = {
-        "data.name": "remote",
-        "data.features": [4],
-        "data.classes": 2,
-        "data.split": "auto",
-        "data.clients": None,
-    }
-    for wanted, changes, said in (
-        (experiment(), {"aggregation.rule": "median"}, r"aggregation\.rule = 'median' .*privacy"),
-        (experiment(), {"data.standardise": "global"}, r"data\.standardise = 'global' .*privacy"),
-        (experiment(unit="client", epsilon=1, noise_by="clients"), own, r"privacy\.delta .*missing"),
-        (experiment(unit="client", epsilon=1, noise_seed=0), own, r"privacy\.noise_seed = 0 .*data"),
-        (experiment(**BY_SAMPLES), {"evaluation.adapt.epochs": 1}, r"evaluation\.adapt .*privacy"),
-    ):
-        with pytest.raises(BadInput, match=said):
-            wanted.updated(changes).check()
-
-
-BY_SAMPLES: dict[str, Any] = {"unit": "example", "epsilon": 1}
-BY_SERVER: dict[str, Any] = {"unit": "client", "epsilon": 1}
-
-
-@pytest.mark.parametrize(
-    ("privacy", "changes"),
-    [
-        (BY_SAMPLES, {"data.standardise": "client"}),
-        (BY_SERVER, {"data.missing": "mean"}),
-        (BY_SERVER, {"task.name": "classification", "task.class_weights": "balanced"}),
-        (BY_SERVER, {"task.name": "regression", "task.target_scale": "global"}),
-    ],
-)
-def test_what_is_computed_from_samples_without_noise_is_refused(
-    privacy: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    """By it one unit alters the gradients of others, which are then longer than the clipping norm together."""
-    with pytest.raises(BadInput, match=f"{list(changes)[-1]} = .* privacy"):
-        experiment(**privacy).updated(changes).check()
-    experiment(**BY_SERVER).updated({"data.standardise": "client"}).check()
-
-
 def test_every_refusal_has_a_reason_of_the_method() -> None:
     """Nobody is refused because nothing was said."""
     silent = set(vars(PrivacySupport()).values())
@@ -373,19 +323,6 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, privacy: dict[str, Any]) -
         assert f"{promise.usual_epsilon:.3g} at the median" in page
     assert last_rounds([folder])["epsilon"].to_list() == [promise.epsilon]
     assert f"epsilon {promise.epsilon:.3g} of one {unit} with delta 0.01" in str(show(folder).caption)
-
-
-@pytest.mark.slow
-def test_a_private_run_that_is_cut_off_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    """Noise is drawn anew from the same address, and the clipping norm goes on from where it was."""
-    promised = {"unit": "client", "noise_multiplier": 0.7, "clip_quantile": 0.5, "noise_seed": 1}
-    wanted = experiment(rounds=4, **promised).updated({"run.folder": str(tmp_path)})
-    whole = run(wanted.updated({"run.name": "whole"}), observers=[Quiet()])
-    cut = run(wanted.updated({"run.name": "cut"}), observers=[Quiet(2)])
-    assert cut.status == "interrupted"
-    assert not differ(resume(cut.folder, observers=[Quiet()]), whole)
-    clips = pl.read_parquet(whole.folder / "log.parquet").filter(name="clip norm")["value"]
-    assert len(set(clips)) == 4
 
 
 @pytest.mark.slow

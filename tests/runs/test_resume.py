@@ -127,6 +127,52 @@ def _wait_for_round(folder: RunFolder, number: int) -> None:
     pytest.fail(f"round {number} was not reached")
 
 
+LOCAL = {"evaluation": {"evaluated": "local", "adapt": {"epochs": 1}}}
+REMEMBERED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "models that clients sent": ("fesem", LOCAL),
+    "models that clients keep": ("local-only", LOCAL),
+    "local passes": ("fedavg", {"run.passes": 3.0, "run.rounds": 50, "evaluation.every": 4}),
+    "a moment": ("fedavg", {"aggregation.optimizer": "adam"}),
+    "moments of groups": ({"name": "ifca", "clusters": 2}, {"aggregation.optimizer": "yogi"}),
+    "moments of groups that are split": (
+        {"name": "cfl", "t_min": 1, "eps1_frac": 2.0, "ratio": 0.1},
+        {"aggregation.optimizer": "sgd", "run.participation": 1.0},
+    ),
+    "intervals": ("fedavg", {"task.metrics": ["f1"]}),
+    "unseen clients": ({"name": "fesem", "clusters": 2}, {"run.holdout_clients": 0.25}),
+    "edge servers": ("fedavg", {"run.edge_servers": 3}),
+    "a clipping norm and noise": (
+        "fedavg",
+        {"privacy": {"unit": "client", "noise_multiplier": 0.7, "clip_quantile": 0.5, "noise_seed": 1}},
+    ),
+    "since when training has diverged": (
+        "fedavg",
+        {"training.lr": 100.0, "network": "mlp", "run.participation": 1.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REMEMBERED)
+def test_a_run_goes_on_with_all_that_it_remembers(what: str, tmp_path: Path) -> None:
+    method, changes = REMEMBERED[what]
+    wanted = Experiment(
+        method=method,
+        data={"name": "digits", "split": "rotated(2)", "clients": 8, "samples_per_client": 40},
+        network={"name": "mlp", "hidden": [8]},
+        run={"rounds": 3, "workers": 1, "participation": 0.75, "folder": str(tmp_path), "name": "whole"},
+    ).updated(changes)
+    whole = RunFolder(coterie.run(wanted, observers=[Stopping(99)]).folder)
+    cut = coterie.run(wanted.updated({"run.name": "cut"}), observers=[Stopping(2)])
+    assert cut.status == "interrupted"
+    resumed = RunFolder(coterie.resume(cut.folder, observers=[Stopping(99)]).folder)
+    assert_same_run(whole, resumed)
+    assert resumed.warnings() == whole.warnings()
+    intervals = [folder.intervals() for folder in (whole, resumed)]
+    assert str(intervals[0]) == str(intervals[1])
+    assert (intervals[0] is not None) == (what == "intervals")
+    assert any("since round 1;" in warning for warning in whole.divergences()) == ("diverged" in what)
+
+
 # ---- what cannot be resumed
 
 

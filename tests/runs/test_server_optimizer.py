@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,9 @@ from coterie.methods import METHODS
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.server_optimizer import ServerMoments, SteppingAggregation
 from coterie.models.layout import Entry, Layout, Part
-from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.hooks.server_optimizer import ServerOptimizer
-from coterie.runs.loop import resume, run
 from coterie.runs.session import Session
 from tests.federated import same
-from tests.interrupted import Stopping, assert_same_run
 
 OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "adagrad", "adam", "yogi")
 PLAIN = {"optimizer": "sgd", "server_lr": 1.0, "server_momentum": 0.0}
@@ -235,17 +231,6 @@ def test_each_group_of_a_run_has_its_moments(method: str) -> None:
             assert (part.take(moments.first).norm(dim=1) > 0).any()
             counts.append(len(moments.models))
     assert counts[-1] > 1
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("method", "optimizer"), [("fedavg", "adam"), ("ifca", "yogi"), ("cfl", "sgd")])
-def test_a_run_resumes_with_its_moments(method: str, optimizer: str, tmp_path: Path) -> None:
-    given = experiment(method, {"optimizer": optimizer}, folder=str(tmp_path), name="whole")
-    whole = run(given, observers=[Stopping(99)])
-    stopped = run(given.updated({"run.name": "stopped"}), observers=[Stopping(2)])
-    assert stopped.status == "interrupted"
-    resumed = resume(stopped.folder, observers=[Stopping(99)])
-    assert_same_run(RunFolder(resumed.folder), RunFolder(whole.folder))
 
 
 @pytest.mark.medium

@@ -64,12 +64,6 @@ def test_clients_with_data_of_their_own_have_classes_unless_a_task_is_named() ->
     numbers = prepare(Experiment(data=own, method="fedavg", task="regression")).task
     assert numbers is not None
     assert numbers.name == "regression"
-    with pytest.raises(BadInput, match=r"standardise = 'global' .*privacy"):
-        prepare(
-            Experiment(
-                data={**own, "standardise": "global"}, method="fedavg", privacy={"unit": "client", "epsilon": 1}
-            )
-        )
 
 
 def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> None:
@@ -80,17 +74,22 @@ def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> Non
     assert re.match(r"method\.clusters = 9 .*data\.clients = 5", clusters)
 
 
+OWN: dict[str, Any] = {"name": "remote", "clients": 3, "features": [4], "classes": 2}
+HIDDEN = {"unit": "client", "epsilon": 1}
+SAMPLES = {"unit": "example", "epsilon": 1}
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
         ({"data": {"features": [4]}}, r"data\.features = \(4,\) .*data\.name = 'digits'"),
-        ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "min_classes": 2}},
+        ({"data": {**OWN, "min_classes": 2}},
          r"data\.min_classes = 2 .*data\.name = 'remote'"),
         ({"data": {"samples_per_client": 9}}, r"data\.samples_per_client = 9 .*min_samples = 10"),
         ({"data": {"validation": 0}, "evaluation": {"on": "validation"}},
          r"data\.validation = 0 .*evaluation\.on = 'validation'"),
         ({"data": {"split": "by-user"}}, "split = 'by-user' .*digits"),
-        ({"data": {"name": "remote", "clients": 3, "features": [4], "classes": 2, "label": "a", "client": "a"}},
+        ({"data": {**OWN, "label": "a", "client": "a"}},
          r"data\.label and .*client .*'a'"),
         ({"training": {"momentum": 0.9, "optimizer": "adam"}}, r"training\.momentum = 0\.9 .*'sgd'"),
         ({"run": {"ray_address": "auto"}}, r"run\.ray_address = 'auto' .*run\.runtime = 'local'"),
@@ -100,8 +99,25 @@ def test_rules_between_sections_are_told_beside_a_section_that_is_wrong() -> Non
         ({"run": {"participation": 0.5}, "aggregation": {"rule": "fltrust", "trusted": ["client 0"]}},
          r"run\.participation = 0\.5 .*aggregation\.rule = 'fltrust'"),
         ({"method": "local-only", "aggregation": {"rule": "median"}}, r"aggregation\.rule = 'median' .*local-only"),
-        ({"method": "fedavg", "attack": {"share": 0.2},
-          "data": {"name": "remote", "clients": 3, "features": [4], "classes": 2}}, r"attack\.share .*'remote'"),
+        ({"attack": {"share": 0.2}, "data": OWN}, r"attack\.share .*'remote'"),
+        ({"run": {"passes": 7.0}, "privacy": HIDDEN}, r"run\.passes = 7 .*privacy"),
+        ({"run": {"passes": 7.0}, "evaluation": {"every": 2, "last": 2}}, r"evaluation\.last = 2 .*run\.passes"),
+        ({"privacy": HIDDEN, "aggregation": {"rule": "median"}}, r"aggregation\.rule = 'median' .*privacy"),
+        ({"privacy": HIDDEN, "data": {"standardise": "global"}}, r"data\.standardise = 'global' .*privacy"),
+        ({"privacy": HIDDEN, "data": {"missing": "mean"}}, r"data\.missing = 'mean' .*privacy"),
+        ({"privacy": SAMPLES, "data": {"standardise": "client"}}, r"data\.standardise = 'client' .*privacy"),
+        ({"privacy": SAMPLES, "evaluation": {"adapt": {"epochs": 1}}}, r"evaluation\.adapt .*privacy"),
+        ({"privacy": {**HIDDEN, "noise_by": "clients"}, "data": OWN}, r"privacy\.delta .*missing"),
+        ({"privacy": {**HIDDEN, "noise_seed": 0}, "data": OWN}, r"privacy\.noise_seed = 0 .*data"),
+        ({"privacy": HIDDEN, "task": {"name": "classification", "class_weights": "balanced"}},
+         r"task\.class_weights = 'balanced' .*privacy"),
+        ({"privacy": HIDDEN, "task": {"name": "regression", "target_scale": "global"}},
+         r"task\.target_scale = 'global' .*privacy"),
+        ({"data": OWN, "task": {"name": "classification", "class_weights": "balanced"}},
+         r"task\.class_weights = 'balanced' .*remote"),
+        ({"privacy": HIDDEN, "method": "cfl"}, r"privacy\.noise_by = 'server' .*cfl: .*updates"),
+        ({"privacy": HIDDEN, "method": "fesem"}, r"privacy\.noise_by = 'server' .*fesem: .*noise_by = 'clients'"),
+        ({"privacy": HIDDEN, "method": "ifca"}, r"privacy\.noise_by = 'server' .*ifca: .*method\.init .*'plain'"),
     ],
 )  # fmt: skip
 def test_a_rule_is_one_sentence(sections: dict[str, Any], said: str) -> None:
@@ -109,3 +125,7 @@ def test_a_rule_is_one_sentence(sections: dict[str, Any], said: str) -> None:
         Experiment(**{"method": "fedavg", **sections}).check()
     (sentence,) = caught.value.problems
     assert re.match(said, sentence)
+
+
+def test_clients_that_are_hidden_may_standardise_by_their_own_samples() -> None:
+    Experiment(method="fedavg", privacy=HIDDEN, data={"standardise": "client"}).check()
