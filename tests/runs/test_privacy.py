@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -313,9 +312,8 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, privacy: dict[str, Any]) -
     run(wanted, observers=[Quiet()])
     log = pl.read_parquet(tmp_path / "private" / "log.parquet").filter(name="epsilon")["value"].to_list()
     assert log == [promise.find_spent(number) for number in (1, 2, 3)]
-    described = json.loads((tmp_path / "private" / "environment.json").read_text())["description"]
-    assert promise.describe() in described
     folder = RunFolder(tmp_path / "private")
+    assert promise.describe() in folder.environment()["description"]
     page, unit = build(folder).read_text("utf-8"), "sample" if privacy["unit"] == "example" else "client"
     assert f"Privacy, epsilon</dt><dd>{promise.epsilon:.3g}<" in page
     assert f"of one {unit}; delta 0.01" in page

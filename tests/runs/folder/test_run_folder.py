@@ -249,10 +249,9 @@ def test_picture(folder: RunFolder) -> None:
     assert np.array_equal(kept.affinity, picture.affinity)
     assert np.array_equal(kept.clients, picture.clients)
     path = folder.path / "picture.npz"
-    for content in (b"", b"nonsense", path.read_bytes()[:200]):
-        path.write_bytes(content)
-        with pytest.raises(BadInput, match=r"picture\.npz .*damaged"):
-            folder.picture()
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(BadInput, match=r"picture\.npz .*damaged"):
+        folder.picture()
     np.savez(path, affinity=np.array([object()]), allow_pickle=True)
     with pytest.raises(BadInput, match=r"picture\.npz .*damaged"):
         folder.picture()

@@ -116,7 +116,7 @@ class Experiment(BaseModel):
         given = {
             "data": data,
             "task": task,
-            "network": name_given(network),
+            "network": name_given("network", network),
             "method": method,
             "training": training,
             "evaluation": evaluation,

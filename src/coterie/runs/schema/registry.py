@@ -63,36 +63,27 @@ def build_section(title: str, value: Any) -> Section:
     return cls(**table)
 
 
-def name_given(network: Any) -> Any:
-    """Return a network in a form that can be written down: for a module, class or function, the name it has here.
+def name_given(title: str, value: Any) -> Any:
+    """Return a section whose name is given in Python in a form that can be written down.
+
+    A network is a module, class or function, which gets a name here; a method or a task is given as its class.
 
     Raises:
-        BadInput: it cannot be copied, or gives no network.
-    """
-    if isinstance(network, Mapping) and "name" in network:
-        return {**network, "name": name_given(network["name"])}
-    if not callable(network):
-        return network
-    from coterie.models.factory import give
-    from coterie.models.networks import NETWORKS
-
-    return give(network, NETWORKS)
-
-
-def name_class(title: str, value: Any) -> Any:
-    """Return a method or a task that is given as its class, alone or as a section's name, by the class's name.
-
-    Raises:
-        BadInput: no other process could import it.
+        BadInput: the network cannot be copied or is none, or no other process could import the class.
     """
     if isinstance(value, Mapping) and "name" in value:
-        return {**value, "name": name_class(title, value["name"])}
-    if not isinstance(value, type):
-        return value
-    from coterie.clients.tasks import TASKS
-    from coterie.methods import METHODS
+        return {**value, "name": name_given(title, value["name"])}
+    if title == "network" and callable(value):
+        from coterie.models.factory import give
+        from coterie.models.networks import NETWORKS
 
-    return (METHODS if title == "method" else TASKS).name_of(value)
+        return give(value, NETWORKS)
+    if title in ("method", "task") and isinstance(value, type):
+        from coterie.clients.tasks import TASKS
+        from coterie.methods import METHODS
+
+        return (METHODS if title == "method" else TASKS).name_of(value)
+    return value
 
 
 def as_table(title: str, value: Any) -> dict[str, Any] | None:
@@ -101,10 +92,7 @@ def as_table(title: str, value: Any) -> dict[str, Any] | None:
     Raises:
         BadInput: data, a network, a method or a task are given that cannot be used.
     """
-    if title == "network":
-        value = name_given(value)
-    if title in ("method", "task"):
-        value = name_class(title, value)
+    value = name_given(title, value)
     if value is None:
         return {}
     if isinstance(value, Section):
