@@ -98,9 +98,52 @@ def predict_costs(
     return tuple(found)
 
 
+_DEPARTURES = Suggestion("partial-pooling", {}, "departures from one model, as large as the samples bear out")
+_HEADS = Suggestion("fedrep", {}, "a common body, and a head of each client's own")
+_FINE_TUNED = Suggestion("fedavg", TUNED, "one model for all, which each client fine-tunes")
+
+_UNGROUPED: Mapping[str, tuple[Suggestion, ...]] = {
+    "tuned": (
+        replace(_FINE_TUNED, reason=f"{_FINE_TUNED.reason}; {{gain}}"),
+        _DEPARTURES,
+        _HEADS,
+        Suggestion("per-fedavg", {}, "one model that is made to be fine-tuned"),
+        Suggestion("ditto", {}, "a personal model beside one for all"),
+    ),
+    "personal": (
+        Suggestion("ditto", {"method.lam": PULL}, "a personal model, pulled to one for all; {gain}"),
+        _DEPARTURES,
+        _HEADS,
+        _FINE_TUNED,
+    ),
+    "constants": (
+        Suggestion(
+            "partial-pooling",
+            {"method.shrink": "tensor"},
+            "one model for all, and shrunk constants of each client's own; {gain} by constants alone",
+        ),
+        _FINE_TUNED,
+        _HEADS,
+    ),
+    "local": (
+        Suggestion("local-only", {}, "nobody needs the others; {gain}"),
+        Suggestion("ditto", {"method.lam": 0.1}, "a personal model under a weak pull to one for all"),
+        _HEADS,
+    ),
+}
+"""What suits where no groups do, by the option that pays; `gain` stands for what that gained."""
+
+
 def _rank(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     """Yield suggestions, the best first."""
-    yield from _RANKS.get(diagnosis.expected, _rank_one)(diagnosis)
+    if diagnosis.expected in _UNGROUPED:
+        for one in _UNGROUPED[diagnosis.expected]:
+            if one is not _HEADS or _median_samples(diagnosis) >= FEW_SAMPLES:
+                yield replace(one, reason=one.reason.format(gain=_say_gain(diagnosis)))
+    elif diagnosis.expected == "global":
+        yield from _rank_one(diagnosis)
+    else:
+        yield from _rank_groups(diagnosis)
 
 
 def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
@@ -120,40 +163,6 @@ def _rank_groups(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     yield Suggestion("fedavg", TUNED, held_against)
 
 
-def _rank_tuned(diagnosis: Diagnosis) -> Iterator[Suggestion]:
-    why = f"one model for all, which each client fine-tunes; {_say_gain(diagnosis)}"
-    yield Suggestion("fedavg", TUNED, why)
-    yield Suggestion("partial-pooling", {}, "departures from one model, as large as the samples bear out")
-    if _median_samples(diagnosis) >= FEW_SAMPLES:
-        yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
-    yield Suggestion("per-fedavg", {}, "one model that is made to be fine-tuned")
-    yield Suggestion("ditto", {}, "a personal model beside one for all")
-
-
-def _rank_personal(diagnosis: Diagnosis) -> Iterator[Suggestion]:
-    why = f"a personal model, pulled to one for all; {_say_gain(diagnosis)}"
-    yield Suggestion("ditto", {"method.lam": PULL}, why)
-    yield Suggestion("partial-pooling", {}, "departures from one model, as large as the samples bear out")
-    if _median_samples(diagnosis) >= FEW_SAMPLES:
-        yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
-    tuned = "one model for all, which each client fine-tunes"
-    yield Suggestion("fedavg", TUNED, tuned)
-
-
-def _rank_constants(diagnosis: Diagnosis) -> Iterator[Suggestion]:
-    why = f"one model for all, and shrunk constants of each client's own; {_say_gain(diagnosis)} by constants alone"
-    yield Suggestion("partial-pooling", {"method.shrink": "tensor"}, why)
-    tuned = "one model for all, which each client fine-tunes"
-    yield Suggestion("fedavg", TUNED, tuned)
-    yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
-
-
-def _rank_alone(diagnosis: Diagnosis) -> Iterator[Suggestion]:
-    yield Suggestion("local-only", {}, f"nobody needs the others; {_say_gain(diagnosis)}")
-    yield Suggestion("ditto", {"method.lam": 0.1}, "a personal model under a weak pull to one for all")
-    yield Suggestion("fedrep", {}, "a common body, and a head of each client's own")
-
-
 def _rank_one(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     yield Suggestion("fedavg", {}, f"one model for all; {_say_gain(diagnosis)}")
     if diagnosis.pay is not None and diagnosis.pay.paying:
@@ -162,16 +171,6 @@ def _rank_one(diagnosis: Diagnosis) -> Iterator[Suggestion]:
     if diagnosis.has_structure:
         yield Suggestion("fedprox", {}, "one model for all, with clients kept near to it where they differ")
         yield Suggestion("ditto", {}, "the same model, and a personal one beside it")
-
-
-_RANKS: Mapping[str, Callable[[Diagnosis], Iterator[Suggestion]]] = {
-    "group": _rank_groups,
-    "group-tuned": _rank_groups,
-    "tuned": _rank_tuned,
-    "personal": _rank_personal,
-    "constants": _rank_constants,
-    "local": _rank_alone,
-}
 
 
 def _say_gain(diagnosis: Diagnosis) -> str:

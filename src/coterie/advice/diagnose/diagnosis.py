@@ -13,7 +13,7 @@ from coterie.advice.diagnose.kinds import Kinds, may_mean
 from coterie.advice.diagnose.pay import Pay
 from coterie.advice.diagnose.signals import Signal, say_p, say_signals
 from coterie.advice.diagnose.single_layers import LayerSignal, say_layers
-from coterie.errors import count_of
+from coterie.errors import count_of, shorten
 from coterie.grouping.halves import LEAST, MOST_TURNED, Division, PairingTest
 
 BETWEEN = 0.75
@@ -21,9 +21,6 @@ BETWEEN = 0.75
 
 MOST_DISTANCES = 80
 """Clients between whom all distances are told."""
-
-MOST_NAMES = 12
-"""Clients that are named in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -213,25 +210,18 @@ class Diagnosis:
                 f"Do clients differ? It cannot be answered: {self.tested} of {self.clients} clients could be "
                 f"tested, and a test needs {LEAST}"
             )
-        starts = f"{self.starts} initial model{'s' * (self.starts != 1)}"
-        of, test = (
-            f"{count_of(self.tested, 'client')}, {count_of(self.size, 'sample')} in a half, {starts}",
-            self.structure,
-        )
-        p = say_p(test, self.draws)
+        starts = count_of(self.starts, "initial model")
+        of = f"{count_of(self.tested, 'client')}, {count_of(self.size, 'sample')} in a half, {starts}"
+        test, p = self.structure, say_p(self.structure, self.draws)
         if test.p > self.alpha and self.predicted:
             return (
                 f"Do clients differ? Yes: models of {len(self.groups)} groups predict held-out samples better "
                 f"than one model. The test on halves leaves it open ({p}; {of})"
             )
-        if self.has_structure:
-            return (
-                f"Do clients differ? Yes ({p}): the mean distance between the two halves of a client's samples is "
-                f"{test.own:.3f}, and between halves paired at random {test.random:.3f} ({of})"
-            )
+        answer = "Yes" if self.has_structure else "No difference was found"
         return (
-            f"Do clients differ? No difference was found ({p}): the mean distance between the two halves of a "
-            f"client's samples is {test.own:.3f}, and between halves paired at random {test.random:.3f} ({of})"
+            f"Do clients differ? {answer} ({p}): the mean distance between the two halves of a client's samples is "
+            f"{test.own:.3f}, and between halves paired at random {test.random:.3f} ({of})"
         )
 
     def _say_count(self) -> str:
@@ -252,24 +242,23 @@ class Diagnosis:
             )
         apart = len(self.standing_apart)
         shared = len(self.groups) - apart
-        groups = f"{shared} {'group' if shared == 1 else 'groups'}"
         sizes = ", ".join(str(len(group.clients)) for group in self.groups if len(group.clients) > 1)
-        alone = f", and {_clients(apart)} standing apart" if apart else ""
-        return f"How many groups? {groups[:1].upper()}{groups[1:]} with {sizes} clients{alone}, {level}{stable}"
+        alone = f", and {count_of(apart, 'client')} standing apart" if apart else ""
+        return f"How many groups? {count_of(shared, 'group')} with {sizes} clients{alone}, {level}{stable}"
 
     def _say_groups(self) -> tuple[str, ...]:
         if not self.has_structure or self.all_differ:
             return ()
         said = [
-            f"Group {group.number}: {_names(group.clients)} (confidence {group.confidence:.0%})"
+            f"Group {group.number}: {shorten(group.clients)} (confidence {group.confidence:.0%})"
             f"{self._say_kind(group.number)}"
             for group in self.groups
             if len(group.clients) > 1
         ]
         if self.standing_apart:
-            said.append(f"Standing apart from all others: {_names(self.standing_apart)}")
+            said.append(f"Standing apart from all others: {shorten(self.standing_apart)}")
         if self.between:
-            said.append(f"Between two groups: {_names(tuple(member.say_between() for member in self.between))}")
+            said.append(f"Between two groups: {shorten([member.say_between() for member in self.between])}")
         return tuple(said)
 
     def _say_hostile(self) -> tuple[str, ...]:
@@ -282,8 +271,9 @@ class Diagnosis:
         others = "one group" if left == 1 else f"{left} groups"
         of = f"{'groups' if len(numbers) > 1 else 'group'} {', '.join(numbers)}"
         return (
-            f"Hostile? {_clients(clients)} of {of} may be: clients that flip labels together, or send meaningless "
-            f"updates, would also form such a group. Ask what labels mean there. All other clients are {others}",
+            f"Hostile? {count_of(clients, 'client')} of {of} may be: clients that flip labels together, or send "
+            "meaningless updates, would also form such a group. Ask what labels mean there. All other clients are "
+            f"{others}",
         )
 
     def _say_kind(self, group: int) -> str:
@@ -295,7 +285,7 @@ class Diagnosis:
             return ()
         they = "They are" if len(self.turned_round) > 1 else "It is"
         return (
-            f"Hostile, or reversed? {_clients(len(self.turned_round))}: {_names(self.turned_round)}. "
+            f"Hostile, or reversed? {count_of(len(self.turned_round), 'client')}: {shorten(self.turned_round)}. "
             "Updates point against those of all others, as if signs were flipped or labels meant the opposite. Ask "
             f"what the labels mean; one model for all cannot serve both. {they} left out of everything below",
         )
@@ -304,9 +294,9 @@ class Diagnosis:
         said = []
         if self.small:
             few = f"fewer than {2 * self.size} training samples"
-            said.append(f"Placed in a group but not tested, because they have {few}: {_names(self.small)}")
+            said.append(f"Placed in a group but not tested, because they have {few}: {shorten(self.small)}")
         if self.missing:
-            said.append(f"Without an answer: {_names(tuple(f'{k} ({why})' for k, why in self.missing.items()))}")
+            said.append(f"Without an answer: {shorten([f'{k} ({why})' for k, why in self.missing.items()])}")
         return tuple(said)
 
     def tables(self) -> dict[str, Any]:
@@ -354,18 +344,9 @@ def make_groups(
     return tuple(groups), tuple(members)
 
 
-def _clients(count: int) -> str:
-    return f"{count} client{'s' * (count != 1)}"
-
-
 def _say_counts(counts: tuple[int, ...]) -> str:
     """Say which numbers of groups resamples found: `3 (18 of 20), 4 (2 of 20)`."""
     values, times = np.unique(counts, return_counts=True)
     order = np.argsort(-times, kind="stable")[:3]
     words = [str(value) if value else "everybody differs" for value in values.tolist()]
     return ", ".join(f"{words[i]} ({times[i]} of {len(counts)})" for i in order)
-
-
-def _names(names: tuple[str, ...]) -> str:
-    shown = list(names[:MOST_NAMES]) + [f"{len(names) - MOST_NAMES:,} more"] * (len(names) > MOST_NAMES)
-    return ", ".join(shown)

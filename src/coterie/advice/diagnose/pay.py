@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.rules.fold import Kind
 from coterie.clients.tasks import MEASURES, Task
+from coterie.errors import count_of, shorten
 from coterie.grouping.gains import (
     Estimate,
     choose_by_other_folds,
@@ -37,8 +38,8 @@ TITLES: Mapping[str, str] = {
 SIMPLEST_FIRST = ("global", "constants", "group", "tuned", "personal", "group-tuned", "local")
 """Of options that are as good as the best, the first is taken."""
 
-MOST_NAMES = 12
-"""Clients that are named in a sentence."""
+MOST_GROUPS = 12
+"""Groups that are named in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Pay:
 
     def say_group(self, of: GroupGain) -> str:
         """Return what a group gains, in words."""
-        return f"group {of.group} ({of.clients} client{'s' * (of.clients != 1)}) gains {self.say_gain(of.gain)}"
+        return f"group {of.group} ({count_of(of.clients, 'client')}) gains {self.say_gain(of.gain)}"
 
     def score(self, option: str) -> float:
         """Return the mean score of an option; NaN for one that there is not."""
@@ -161,14 +162,16 @@ class Pay:
     @property
     def _measure(self) -> str:
         """What a score is of, where it is no share of samples."""
-        if self.measure == "accuracy":
-            return ""
-        return f"a mean {MEASURES[self.measure].title if self.measure in MEASURES else self.measure} of "
+        return "" if self.measure == "accuracy" else f"a mean {self._title} of "
+
+    @property
+    def _title(self) -> str:
+        return MEASURES[self.measure].title if self.measure in MEASURES else self.measure
 
     def _say_groups(self) -> tuple[str, ...]:
         if len(self.groups) < 2:
             return ()
-        said = ", ".join(f"{of.group}: {self.say_gain(of.gain)}" for of in self.groups[:MOST_NAMES])
+        said = ", ".join(f"{of.group}: {self.say_gain(of.gain)}" for of in self.groups[:MOST_GROUPS])
         return (f"By group, {TITLES[self.weighed]} over one for all: {said}",)
 
     def _say_whom(self) -> str:
@@ -176,22 +179,20 @@ class Pay:
         sure = {*gain, *lose}
         unsure = [client.client for client in self.clients if client.client not in sure]
         by = ("the next best, " if self.weighed != self.best else "") + TITLES[self.weighed]
-        said = [f"{_count(gain)} gain{'s' if len(gain) == 1 else ''} by {by}{_names(gain)}"]
-        said.append(f"{_count(lose)} lose{'s' if len(lose) == 1 else ''}{_names(lose)}")
+        said = [f"{count_of(len(gain), 'client')} gain{'s' if len(gain) == 1 else ''} by {by}{_name(gain)}"]
+        said.append(f"{count_of(len(lose), 'client')} lose{'s' if len(lose) == 1 else ''}{_name(lose)}")
         if unsure:
-            said.append(
-                f"{_count(unsure)} {'has' if len(unsure) == 1 else 'have'} too few samples to tell{_names(unsure)}"
-            )
+            have = "has" if len(unsure) == 1 else "have"
+            said.append(f"{count_of(len(unsure), 'client')} {have} too few samples to tell{_name(unsure)}")
         if self.unscored:
-            said.append(f"not scored: {', '.join(self.unscored[:MOST_NAMES])}")
+            said.append(f"not scored: {shorten(self.unscored)}")
         return f"For whom? {'; '.join(said)}"
 
     def _say_others(self) -> str:
         falls = "" if self.measure == "accuracy" else ", of which less is better: a gain is by how much it falls"
         return (
             f"All that was tried: {'; '.join(f'{TITLES[o.name]} {self.say_score(o.score)}' for o in self.options)} "
-            f"({MEASURES[self.measure].title if self.measure in MEASURES else self.measure}{falls}, after "
-            f"{self.rounds} rounds, on samples that trained none of these models)"
+            f"({self._title}{falls}, after {self.rounds} rounds, on samples that trained none of these models)"
         )
 
     def say_score(self, score: float) -> str:
@@ -284,13 +285,8 @@ def weigh(
     )
 
 
-def _count(names: list[str]) -> str:
-    return f"{len(names)} client{'s' * (len(names) != 1)}"
-
-
-def _names(names: list[str]) -> str:
-    shown = names[:MOST_NAMES] + [f"{len(names) - MOST_NAMES:,} more"] * (len(names) > MOST_NAMES)
-    return f" ({', '.join(shown)})" if names else ""
+def _name(names: list[str]) -> str:
+    return f" ({shorten(names)})" if names else ""
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -113,10 +113,10 @@ def run_cells(
     from coterie.clients.data.read.datasets import download
     from coterie.runtime.threads import cores
 
-    if jobs is not None and jobs < 1:
-        raise BadInput(f"jobs = {jobs} is not possible; it must be at least 1")
-    each = {cell.key: cell for cell in reversed(cells)}
-    ordered = [each[key] for key in dict.fromkeys(cell.key for cell in cells)]
+    each = dict[str, Cell]()
+    for cell in cells:
+        each.setdefault(cell.key, cell)
+    ordered = list(each.values())
     done = find_finished(ordered, pool)
     outcomes = {key: CellOutcome("finished") for key in done}
     watcher = observer or Watcher()
@@ -125,8 +125,9 @@ def run_cells(
         download(data)  # once, and what fails is said once
     watcher.started(todo, len(done))
     if todo:
-        with lock_folder(pool, f"another process runs cells in {str(pool)!r}; wait for it, or stop it first"):
-            runner = _Runner(todo, pool.resolve(), jobs or cores(), watcher, outcomes, kept)
+        busy = f"another process runs cells in {str(pool)!r}; wait for it, or stop it first"
+        with lock_folder(pool, busy), keep_processes() if kept is None else nullcontext(kept) as processes:
+            runner = _Runner(todo, pool.resolve(), jobs or cores(), watcher, outcomes, processes)
             try:
                 runner.run()
             except KeyboardInterrupt:
@@ -197,7 +198,7 @@ class _Runner:
         jobs: int,
         watcher: Watcher,
         outcomes: dict[str, CellOutcome],
-        kept: list[CellProcess] | None,
+        kept: list[CellProcess],
     ) -> None:
         self._queue, self._pool, self._jobs = deque(todo), pool, jobs
         self._watcher, self._outcomes = watcher, outcomes
@@ -242,10 +243,7 @@ class _Runner:
             self._processes.append(CellProcess(process, ours))
 
     def _release(self, process: CellProcess) -> None:
-        """Leave an idle process to a later call; end it where there is none."""
-        if self._kept is None:
-            self._end(process)
-            return
+        """Leave an idle process to a later call."""
         with defer_signals():
             self._processes.remove(process)
             self._kept.append(process)
@@ -299,11 +297,13 @@ class _Runner:
             if self._failed_starts == STARTS:
                 raise BadInput(
                     f"jobs = {self._jobs} is not possible: a process ended {STARTS} times before it was ready "
-                    f"({_ending(code)}); free memory, or if this is a script, put its code under if __name__ == "
-                    "'__main__':"
+                    f"({_describe_end(code)}); free memory, or if this is a script, put its code under if __name__ "
+                    "== '__main__':"
                 )
         if cell is not None and process.ready and cell.key in self._died:
-            self._ended(cell, CellOutcome("failed", tell_second_death(code, self._jobs)))
+            fewer = "; fewer runs at a time (jobs) need less" if code == _KILLED and self._jobs > 1 else ""
+            why = f"its process died twice, the last time {_describe_end(code)}{fewer}"
+            self._ended(cell, CellOutcome("failed", why))
             if not self._queue:
                 return
         elif cell is not None:
@@ -317,13 +317,7 @@ class _Runner:
         self._watcher.ended(cell, outcome)
 
 
-def tell_second_death(code: int | None, jobs: int) -> str:
-    """Why a cell failed whose process died twice, of `code` the second time, with `jobs` cells at a time."""
-    fewer = "; fewer runs at a time (jobs) need less" if code == _KILLED and jobs > 1 else ""
-    return f"its process died twice, the last time {_ending(code)}{fewer}"
-
-
-def _ending(code: int | None) -> str:
+def _describe_end(code: int | None) -> str:
     if code == _KILLED:
         return "by signal 9, which the system sends when memory runs out"
     return f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"

@@ -21,7 +21,7 @@ from coterie.studies.compare.cells import CellOutcome, Watcher, end_processes, k
 from coterie.studies.compare.folder import ComparisonFolder, choose_free_name
 from coterie.studies.compare.measures import Frames, measure_cells, shared_metrics
 from coterie.studies.compare.notes import describe_notes
-from coterie.studies.compare.samplers import GRID, check_sampler
+from coterie.studies.compare.samplers import GRID
 from coterie.studies.compare.spec import Cell, Comparison
 
 
@@ -93,7 +93,6 @@ def run_comparison(
             "one out"
         )
     if tune is not None:
-        check_sampler(sampler)
         comparison = replace(comparison, tuned={})
     comparison.check(folder)
     if tune is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coterie.errors import BadInput
 from coterie.runs.folder.files import write_whole
@@ -15,12 +15,11 @@ from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import decode, encode
 from coterie.runs.schema import toml
 from coterie.runs.schema.sections import numbered_names
-from coterie.studies.compare.spec import Cell, Comparison, Variant, deciding_tables
+from coterie.studies.compare.spec import Cell, Comparison, deciding_tables
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from coterie.runs.folder.metrics import RunMetrics
     from coterie.studies.compare.measures import Frames
 
 _WHAT = "comparison.toml"
@@ -32,23 +31,16 @@ ENDED = ("finished", "interrupted")
 class ComparisonFolder:
     """One comparison on disk. Opening a folder reads nothing and creates nothing.
 
-    Args:
-        path: the folder.
-        pool: where the run folders of the cells are, each under its key; without it, `cells` in the folder.
+    The run folders of the cells are in `pool`, each under its key.
     """
 
-    def __init__(self, path: Path | str, pool: Path | str | None = None) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.pool = self.path / "cells" if pool is None else Path(pool)
-
-    def __repr__(self) -> str:
-        return f"ComparisonFolder({str(self.path)!r})"
+        self.pool = self.path / "cells"
 
     @classmethod
     @contextmanager
-    def hold(
-        cls, parent: Path | str, name: str, comparison: Comparison, pool: Path | str | None = None
-    ) -> Iterator[ComparisonFolder]:
+    def hold(cls, parent: Path | str, name: str, comparison: Comparison) -> Iterator[ComparisonFolder]:
         """Write the comparison into the folder `parent/name`, and lock the folder for this process in the block.
 
         If the folder holds a comparison already, its finished cells are kept.
@@ -56,13 +48,12 @@ class ComparisonFolder:
         Raises:
             BadInput: there is something else, also another comparison, or another process is at it.
         """
-        folder = cls(Path(parent) / name, pool)
+        folder = cls(Path(parent) / name)
         path = str(folder.path)
         if folder.path.exists():
-            if not folder.path.is_dir():
-                raise BadInput(f"{path!r} is a file; give the comparison another name, or another folder")
-            if not folder.is_comparison and any(there.name != LOCK for there in folder.path.iterdir()):
-                raise BadInput(f"{path!r} holds something else than a comparison; give the comparison another name")
+            is_other = not folder.path.is_dir() or any(there.name != LOCK for there in folder.path.iterdir())
+            if is_other and not folder.is_comparison:
+                raise BadInput(f"{path!r} is something else than a comparison; give the comparison another name")
         with lock_folder(folder.path, f"comparison {path!r} is still running; wait for it, or stop it first"):
             try:
                 difference = find_difference(folder.comparison(), comparison) if folder.is_comparison else None
@@ -106,8 +97,8 @@ class ComparisonFolder:
     def write_frames(self, frames: Frames, summary: pl.DataFrame) -> None:
         """Write the tables as Parquet: `cells`, `curves`, `clients` and `summary`."""
         tables = {"cells": frames.cells, "curves": frames.curves, "clients": frames.clients, "summary": summary}
-        for name, schema in _schemas(frames.metrics).items():
-            write_whole(self.path / f"{name}.parquet", encode(tables[name], schema))
+        for name, table in tables.items():
+            write_whole(self.path / f"{name}.parquet", encode(table, table.schema))
 
     def tuning(self) -> pl.DataFrame | None:
         """Read the trials by which settings were picked; None where there are none that can be read."""
@@ -163,10 +154,8 @@ def find_difference(kept: Comparison, given: Comparison) -> str | None:
         for comparison in (kept, given)
     )
     for pair in (pair for pair in now if pair in before):
-        tables = [
-            {f"{title}.{key}": value for title, table in part.items() for key, value in table.items()}
-            for part in (_deciding_tables(kept, *before[pair]), _deciding_tables(given, *now[pair]))
-        ]
+        deciding = [deciding_tables(c.experiment_of(*of[pair], 0)) for c, of in ((kept, before), (given, now))]
+        tables = [{f"{title}.{key}": one[title][key] for title in one for key in one[title]} for one in deciding]
         for key in sorted({*tables[0], *tables[1]}):
             there, here = (toml.literal(t[key]) if key in t else "not set" for t in tables)
             if there != here:
@@ -174,29 +163,15 @@ def find_difference(kept: Comparison, given: Comparison) -> str | None:
     return None
 
 
-def _deciding_tables(comparison: Comparison, setting: Variant, method: Variant) -> dict[str, dict[str, Any]]:
-    """Return the tables on which the runs of a method in a setting depend, but for the seed."""
-    return deciding_tables(comparison.experiment_of(setting, method, 0))
-
-
-def _schemas(metrics: RunMetrics) -> dict[str, pl.Schema]:
-    """Return the columns of a comparison's tables, by file."""
-    from coterie.studies.compare.measures import cells_schema, clients_schema, curves_schema
-    from coterie.studies.compare.table import summary_schema
-
-    made = {"cells": cells_schema, "curves": curves_schema, "clients": clients_schema, "summary": summary_schema}
-    return {name: make(metrics) for name, make in made.items()}
-
-
 def find_finished(cells: Iterable[Cell], pool: Path) -> dict[str, RunFolder]:
     """Return the run folders in a pool of those cells that are finished, or as far as they are to go, by key."""
     found = {}
     for cell in {cell.key: cell for cell in cells}.values():
-        folder, rounds = RunFolder(pool / cell.key), cell.experiment.run.rounds
-        progress = folder.progress()
-        is_at_rest = progress is not None and progress.state in (("finished",) if cell.until is None else ENDED)
-        if cell.experiment.run.passes is not None and progress is not None:
-            rounds = progress.rounds
-        if progress is not None and is_at_rest and progress.round >= min(rounds, cell.until or rounds):
+        folder, run = RunFolder(pool / cell.key), cell.experiment.run
+        if (progress := folder.progress()) is None:
+            continue
+        rounds = run.rounds if run.passes is None else progress.rounds
+        is_at_rest = progress.state in (("finished",) if cell.until is None else ENDED)
+        if is_at_rest and progress.round >= min(rounds, cell.until or rounds):
             found[cell.key] = folder
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from coterie.runs.folder.reading import AdaptedRun, RunResults
 from coterie.runs.folder.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from coterie.studies.compare.spec import Cell, Comparison
+    from coterie.studies.compare.spec import Comparison
 
 LABELS: dict[str, pl.DataType] = {"setting": pl.String(), "method": pl.String(), "seed": pl.Int64()}
 """The first columns of every table; `setting` is empty if a comparison has only one."""
@@ -138,29 +138,30 @@ def measure_cells(comparison: Comparison, finished: Mapping[str, RunFolder]) -> 
     metrics = shared_metrics(finished.values())
     comparison = comparison.measured_by(metrics)
     cells = [cell for cell in comparison.cells() if cell.key in finished]
-    kinds = {False: RunResults, True: AdaptedRun}
-    runs = {_place(cell): kinds[cell.is_adapted](finished[cell.key], cell.key) for cell in cells}
     of_cells, of_rounds, of_clients = (make(metrics) for make in (cells_schema, curves_schema, clients_schema))
+    runs: dict[tuple[str, bool], RunResults] = {}
+    for cell in cells:  # several methods may be the same run
+        kind = AdaptedRun if cell.is_adapted else RunResults
+        runs.setdefault((cell.key, cell.is_adapted), kind(finished[cell.key], cell.key))
     ends = {place: _read_last_values(run, of_cells) for place, run in runs.items()}
+    places = [(cell.key, cell.is_adapted) for cell in cells]
+    labels = [{"setting": cell.setting, "method": cell.method, "seed": cell.seed} for cell in cells]
     baselines = {
-        (cell.setting, cell.seed): ends[_place(cell)].get(comparison.measure)
-        for cell in cells
+        (cell.setting, cell.seed): ends[place].get(comparison.measure)
+        for cell, place in zip(cells, places, strict=True)
         if cell.method == comparison.baseline
     }
-
-    def row(cell: Cell) -> dict[str, Any]:
+    rows, falls = [], comparison.measure in metrics.falling
+    for own, place in zip(labels, places, strict=True):
         target = comparison.target
         if target is None:
-            target = baselines.get((cell.setting, cell.seed))
-        reached = _find_target(
-            runs[_place(cell)].rounds, comparison.measure, target, comparison.measure in metrics.falling
-        )
-        return {**_labels(cell), "key": cell.key, **ends[_place(cell)], "target": target, **reached}
-
+            target = baselines.get((own["setting"], own["seed"]))
+        reached = _find_target(runs[place].rounds, comparison.measure, target, falls)
+        rows.append({**own, "key": place[0], **ends[place], "target": target, **reached})
     return Frames(
-        pl.DataFrame([row(cell) for cell in cells], schema=of_cells),
-        _stack(cells, of_rounds, lambda cell: _read_curve(runs[_place(cell)])),
-        _stack(cells, of_clients, lambda cell: _read_clients(runs[_place(cell)])),
+        pl.DataFrame(rows, schema=of_cells),
+        _stack(labels, of_rounds, [_read_curve(runs[place]) for place in places]),
+        _stack(labels, of_clients, [_read_clients(runs[place]) for place in places]),
         metrics,
     )
 
@@ -180,26 +181,14 @@ def shared_metrics(folders: Iterable[RunFolder]) -> RunMetrics:
     return next(iter(found), CLASSIFICATION)
 
 
-def _place(cell: Cell) -> tuple[str, bool]:
-    """Return the run that a cell reads, and whether it reads it after adaptation."""
-    return cell.key, cell.is_adapted
-
-
-def _labels(cell: Cell) -> dict[str, Any]:
-    return {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
-
-
-def _stack(cells: list[Cell], schema: pl.Schema, table: Callable[[Cell], pl.DataFrame]) -> pl.DataFrame:
+def _stack(labels: list[dict[str, Any]], schema: pl.Schema, tables: list[pl.DataFrame]) -> pl.DataFrame:
     """Put the cells' tables below each other, each with the cell's labels."""
     labelled = [
-        table(cell).with_columns(pl.lit(value, LABELS[name]).alias(name) for name, value in _labels(cell).items())
-        for cell in cells
+        table.with_columns(pl.lit(value, LABELS[name]).alias(name) for name, value in own.items())
+        for own, table in zip(labels, tables, strict=True)
     ]
-    return pl.concat([pl.DataFrame(schema=schema), *(_select_columns(frame, schema) for frame in labelled)])
-
-
-def _select_columns(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    return frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
+    cast = [pl.col(name).cast(kind) for name, kind in schema.items()]
+    return pl.concat([pl.DataFrame(schema=schema), *(table.select(cast) for table in labelled)])
 
 
 def _read_last_values(run: RunResults, schema: pl.Schema) -> dict[str, Any]:
@@ -207,12 +196,9 @@ def _read_last_values(run: RunResults, schema: pl.Schema) -> dict[str, Any]:
     own = {name: run.summary[name] for name in schema if name in run.summary}
     own["diverged"] = bool(run.folder.divergences())
     if run.newcomers is not None:
-        moments = dict(zip(NEWCOMERS, ("arrival", "adapted"), strict=True))
-        # A row after adaptation is about nothing before it.
-        moments = {
-            name: moment for name, moment in moments.items() if moment == "adapted" or type(run) is RunResults
-        }
-        own |= {name: run.newcomers[moment].mean() for name, moment in moments.items()}
+        own["newcomers_adapted"] = run.newcomers["adapted"].mean()
+        if not isinstance(run, AdaptedRun):  # a row after adaptation is about nothing before it
+            own["newcomers"] = run.newcomers["arrival"].mean()
     return {name: None if value != value else value for name, value in own.items()}
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from coterie.errors import count_of
 from coterie.studies.compare.spec import Cell
 
 MOST_NOTES = 10
@@ -27,8 +28,6 @@ class Note:
     """Those that say it to the letter."""
     others: int = 0
     """How many notes of these methods are alike but for numbers, and for lists in brackets."""
-    differs_in: str = "the numbers"
-    """In what the others differ."""
 
     @property
     def kinds(self) -> set[tuple[str, str]]:
@@ -39,26 +38,18 @@ class Note:
         """Write the note with who says it.
 
         `fedavg, seed 0: …` of one run, `fedavg: … (2 of 6 runs)` of several, and `fedavg: … (seed 0; 2 others
-        differ only in the numbers)` where other runs of the method have other numbers.
+        differ only in numbers)` where other runs of the method have other numbers.
         """
-        if len(self.cells) == 1 and not self.others:
-            return f"{self.cells[0].label}: {self.text}"
-        if len(self.cells) == runs and not self.others:
+        first, *more = self.cells
+        if not self.others and not more:
+            return f"{first.label}: {self.text}"
+        if not self.others and len(self.cells) == runs:
             return f"{self.text} (all {runs} runs)"
         methods = ", ".join(dict.fromkeys(cell.method for cell in self.cells))
-        return f"{methods}: {self.text} ({self._describe_runs(runs)}{self._describe_others()})"
-
-    def _describe_runs(self, runs: int) -> str:
-        if len(self.cells) > 1:
-            return f"{len(self.cells)} of {runs} runs"
-        cell = self.cells[0]
-        return ", ".join([*filter(None, [cell.setting]), f"seed {cell.seed}"])
-
-    def _describe_others(self) -> str:
-        if not self.others:
-            return ""
-        several = "1 other differs" if self.others == 1 else f"{self.others} others differ"
-        return f"; {several} only in {self.differs_in}"
+        who = ", ".join([*filter(None, [first.setting]), f"seed {first.seed}"])
+        who = f"{len(self.cells)} of {runs} runs" if more else who
+        others = f"; {count_of(self.others, 'other')} differ{'s' * (self.others == 1)} only in numbers"
+        return f"{methods}: {self.text} ({who}{others if self.others else ''})"
 
 
 def kind_of(text: str) -> str:
@@ -72,14 +63,21 @@ def gather_notes(notes: Iterable[tuple[Cell, str]]) -> list[Note]:
     Notes that are equal to the letter are one, whoever says them. Notes that differ in numbers or lists in brackets
     are one where the same method says them: a number that is advised to one method is no advice to another.
     """
-    rows: dict[tuple[str, str], dict[tuple[str, str], Cell]] = {}
+    of_methods: dict[tuple[str, str], dict[tuple[str, str], Cell]] = {}
     for cell, text in notes:
-        rows.setdefault((cell.method, kind_of(text)), {}).setdefault((cell.key, text), cell)
-    found: dict[str, list[dict[tuple[str, str], Cell]]] = {}
-    for said in rows.values():
+        of_methods.setdefault((cell.method, kind_of(text)), {}).setdefault((cell.key, text), cell)
+    found: dict[str, dict[tuple[str, str], Cell]] = {}
+    for said in of_methods.values():
         (_, text), *_ = said
-        found.setdefault(text, []).append(said)
-    return [_merge(text, of_methods) for text, of_methods in found.items()]
+        found.setdefault(text, {}).update(said)
+    return [
+        Note(
+            text,
+            [cell for (_, own), cell in said.items() if own == text],
+            sum(own != text for _, own in said),
+        )
+        for text, said in found.items()
+    ]
 
 
 def describe_notes(notes: Iterable[tuple[Cell, str]], runs: int) -> list[str]:
@@ -89,12 +87,3 @@ def describe_notes(notes: Iterable[tuple[Cell, str]], runs: int) -> list[str]:
     several = "1 more note is" if left == 1 else f"{left:,} more notes are"
     more = [f"{several} in the runs' own folders, in warnings.json"] if left > 0 else []
     return [*(note.describe(runs) for note in gathered[:MOST_NOTES]), *more]
-
-
-def _merge(text: str, of_methods: Sequence[dict[tuple[str, str], Cell]]) -> Note:
-    """Return the note of several methods that begin with the same text; keys are the run's and what it says."""
-    said = {key: cell for own in of_methods for key, cell in own.items()}
-    cells = {run: cell for (run, own), cell in said.items() if own == text}
-    others = [own for _, own in said if own != text]
-    lists_alike = all(_NUMBERS.sub("", own) == _NUMBERS.sub("", text) for own in others)
-    return Note(text, [*cells.values()], len(others), "the numbers" if lists_alike else "numbers and lists")

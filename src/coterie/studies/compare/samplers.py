@@ -14,8 +14,10 @@ from coterie.errors import BadInput, unknown
 from coterie.runs.schema.toml import literal
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import Trial
+
+    Range = CategoricalDistribution | IntDistribution | FloatDistribution
 
 GRID = "grid"
 SAMPLERS = (GRID, "random", "tpe")
@@ -40,7 +42,7 @@ def check_sampler(sampler: str) -> None:
         raise BadInput(f"sampler = {sampler!r} needs optuna; install coterie[tune], or take sampler = 'grid'")
 
 
-def range_of(values: tuple[Any, ...]) -> BaseDistribution:
+def range_of(values: tuple[Any, ...]) -> Range:
     """Return the range that the values of a grid span.
 
     Where the positive ones are ten times apart or more, the scale is logarithmic, and a 0 beside them is left out.
@@ -57,25 +59,23 @@ def range_of(values: tuple[Any, ...]) -> BaseDistribution:
     return kind(low, high, log=is_log)
 
 
-def holds(span: BaseDistribution, value: Any) -> bool:
+def holds(span: Range, value: Any) -> bool:
     """Whether a setting lies in a range."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     if isinstance(span, CategoricalDistribution):
         return value in span.choices
     numbers = int if isinstance(span, IntDistribution) else int | float
-    low, high = _ends(span)
-    return isinstance(value, numbers) and not isinstance(value, bool) and low <= value <= high
+    return isinstance(value, numbers) and not isinstance(value, bool) and span.low <= value <= span.high
 
 
-def describe_range(span: BaseDistribution) -> str:
+def describe_range(span: Range) -> str:
     """Say what a setting may be."""
     from optuna.distributions import CategoricalDistribution
 
     if isinstance(span, CategoricalDistribution):
         return f"in {', '.join(map(literal, span.choices))}"
-    low, high = _ends(span)
-    return f"{literal(low)} to {literal(high)}{' (log)' * getattr(span, 'log', False)}"
+    return f"{literal(span.low)} to {literal(span.high)}{' (log)' * span.log}"
 
 
 def describe_grid(grid: Mapping[str, tuple[Any, ...]]) -> str:
@@ -94,7 +94,7 @@ class Proposals:
         seed: of the sampler.
     """
 
-    def __init__(self, ranges: Mapping[str, BaseDistribution], sampler: str, seed: int) -> None:
+    def __init__(self, ranges: Mapping[str, Range], sampler: str, seed: int) -> None:
         import optuna
 
         self.ranges = dict(ranges)
@@ -134,16 +134,10 @@ class Proposals:
             self._study.tell(trial, value)
 
 
-def _ends(span: BaseDistribution) -> tuple[float, float]:
-    from optuna.distributions import FloatDistribution, IntDistribution
-
-    assert isinstance(span, IntDistribution | FloatDistribution)
-    return span.low, span.high
-
-
-def _shorten(span: BaseDistribution, drawn: Any) -> Any:
+def _shorten(span: Range, drawn: Any) -> Any:
     """Return what is drawn; a number with no more digits than a reader wants to copy."""
-    if not isinstance(drawn, float):
+    from optuna.distributions import FloatDistribution
+
+    if not isinstance(span, FloatDistribution):
         return drawn
-    low, high = _ends(span)
-    return min(max(float(f"{drawn:.{DIGITS}g}"), low), high)
+    return min(max(float(f"{drawn:.{DIGITS}g}"), span.low), span.high)

@@ -349,9 +349,12 @@ class Comparison:
                 all have it.
         """
         places: dict[str, list[tuple[str, str]]] = {}
-        for setting, method, problems in self._problems(folder):
-            for sentence in problems:
-                places.setdefault(sentence, []).append((setting, method))
+        for setting, method in product(self.settings, self.methods):
+            try:  # no problem depends on the seed
+                self.experiment_of(setting, method, self.seeds[0]).updated({"run.folder": str(folder)}).check()
+            except BadInput as problem:
+                for sentence in dict.fromkeys(problem.problems):
+                    places.setdefault(sentence, []).append((setting.name, method.name))
         if places:
             raise BadInput([f"{self._where(where)}{sentence}" for sentence, where in places.items()])
 
@@ -398,38 +401,27 @@ class Comparison:
         return {**shared["run"], "passes": passes, "rounds": min(MOST_TIMES_THE_ROUNDS * run.rounds, MOST_ROUNDS)}
 
     def _cells_of(self, setting: Variant) -> Iterator[Cell]:
-        planned = [
-            (m.name, seed, self.experiment_of(setting, m, seed)) for m in self.methods for seed in self.seeds
-        ]
-        public = _public([experiment for _, _, experiment in planned])
-        own: dict[str, list[Cell]] = {method.name: [] for method in self.methods}
-        for method, seed, experiment in planned:
+        planned = {(m.name, s): self.experiment_of(setting, m, s) for m in self.methods for s in self.seeds}
+        public = _public(planned.values())
+        own: dict[str, list[Cell]] = {}
+        for (method, seed), experiment in planned.items():
             if public:
                 experiment = experiment.updated({"data.public": public})
-            own[method].append(Cell(setting.name, method, seed, experiment, key_of(experiment)))
+            own.setdefault(method, []).append(Cell(setting.name, method, seed, experiment, key_of(experiment)))
         for row in self.rows:
             if row in own:
                 yield from own[row]
             else:
                 yield from (replace(cell, method=row, is_adapted=True) for cell in own[self.adapted[row]])
 
-    def _problems(self, folder: Path | str) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield what is wrong with each method in each setting; no problem depends on the seed."""
-        for setting in self.settings:
-            for method in self.methods:
-                try:
-                    self.experiment_of(setting, method, self.seeds[0]).updated({"run.folder": str(folder)}).check()
-                except BadInput as problem:
-                    yield setting.name, method.name, list(dict.fromkeys(problem.problems))
-
     def _where(self, places: Sequence[tuple[str, str]]) -> str:
         """Return which methods in which settings, as the beginning of a sentence; empty if all are meant."""
-        settings, methods = _unique(s for s, _ in places), _unique(m for _, m in places)
-        named = []
-        if len(methods) < len(self.methods):
-            named.append(f"method{'s' * (len(methods) > 1)} {', '.join(methods)}")
-        if len(settings) < len(self.settings):
-            named.append(f"setting{'s' * (len(settings) > 1)} {', '.join(settings)}")
+        settings, methods = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
+        named = [
+            f"{what}{'s' * (len(names) > 1)} {', '.join(names)}"
+            for what, names, every in (("method", methods, self.methods), ("setting", settings, self.settings))
+            if len(names) < len(every)
+        ]
         return f"{' in '.join(named)}: " if named else ""
 
 
@@ -486,11 +478,11 @@ def deciding_tables(experiment: Experiment) -> dict[str, dict[str, Any]]:
     return keys_deciding("tables", experiment.resolved().tables())
 
 
-def _public(experiments: Iterable[Experiment]) -> int | None:
-    """Return the number of public samples for a setting's experiments; None if it is set or none are needed."""
-    open_ = [e for e in experiments if e.data.public is None]
-    most = max((build_method(e.method).needs.public for e in open_), default=0)
-    return _public_of(open_[0].data.name, most) if most else None
+def _public(experiments: Iterable[Experiment]) -> int:
+    """Return the number of public samples for a setting's experiments; 0 if it is set or none are needed."""
+    needed = [(build_method(e.method).needs.public, e.data.name) for e in experiments if e.data.public is None]
+    most, data = max(needed, default=(0, ""))
+    return _public_of(data, most) if most else 0
 
 
 @cache
@@ -500,10 +492,6 @@ def _public_of(data: str, wanted: int) -> int:
 
     public = build(data, "iid", 1, 0, public=None, usual_public=wanted).public
     return 0 if public is None else len(public)
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
 
 
 def split_label(text: str) -> tuple[str, str]:
@@ -727,10 +715,10 @@ def _expected_metrics(experiment: PartialTables, settings: Mapping[str, PartialT
         task, data = ({**experiment.get(title, {}), **part.get(title, {})} for title in ("task", "data"))
         names = task.get("metrics")
         if not names:
-            if task.get("name", AUTO) == AUTO:
-                dataset = data.get("name") or Data().name
-                task["name"] = usual_task(dataset) if dataset in catalog("dataset") else None
-            built = None if task["name"] is None else build_task(TaskChoice(**task))
+            dataset = data.get("name") or Data().name
+            if task.get("name", AUTO) == AUTO and dataset in catalog("dataset"):
+                task["name"] = usual_task(dataset)
+            built = build_task(TaskChoice(**task))
             if built is None:
                 return None
             names = built.metrics

@@ -42,7 +42,7 @@ from coterie.runs.folder import metrics
 from coterie.runs.folder.metrics import MACRO
 from coterie.runs.folder.reading import RunResults
 from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.schema.experiment import Experiment, Prepared
+from coterie.runs.schema.experiment import Experiment, Prepared, apply_changes
 from coterie.runs.schema.names import build_method, build_task, catalog
 from coterie.runs.schema.registry import section_settings
 from coterie.runs.schema.toml import literal
@@ -140,18 +140,13 @@ def grid_of(experiment: Experiment) -> Grid:
         if key in idle:
             continue
         present = look_up(now, key)
-        accepted = {value for value in setting.grid if value == present or _accepts(experiment, key, value)}
-        if not accepted - {present}:
+        others = {value for value in setting.grid if value != present and _accepts(experiment, key, value)}
+        if not others:
             continue
-        kept = tuple(
-            value
-            for value in setting.grid
-            # What one value alone does can only be said of a method that is itself with the others.
-            if value == present
-            or not (is_itself and value in accepted and other_method(experiment.updated({key: value})))
-        )
-        if any(value != present for value in kept):
-            grid[key] = kept
+        # What one value alone does can only be said of a method that is itself with the others.
+        lost = {value for value in others if is_itself and other_method(experiment.updated({key: value}))}
+        if {*setting.grid} - lost - {present}:
+            grid[key] = tuple(value for value in setting.grid if value not in lost)
     return grid
 
 
@@ -216,9 +211,10 @@ def tune(
 ) -> tuple[Comparison, pl.DataFrame]:
     """Return the comparison with the best settings of each method in each setting.
 
-    Every method has `trials` trials in every setting, or as many as its grid allows. A key that the table of a
-    method or a setting sets is not changed. Points that cannot run are skipped and do not count; runs that break
-    off do. Of equally good trials the first is picked. A pruned trial is picked only where no other has a value.
+    It must have passed `check`. Every method has `trials` trials in every setting, or as many as its grid allows. A
+    key that the table of a method or a setting sets is not changed. Points that cannot run are skipped and do not
+    count; runs that break off do. Of equally good trials the first is picked, and a pruned one only where no other
+    has a value.
 
     Args:
         comparison: what is to be tuned; its measure decides.
@@ -233,11 +229,8 @@ def tune(
         The comparison with the picks in `tuned`, and the table `TUNING`.
 
     Raises:
-        BadInput: `trials` is below 1, the sampler is unknown or not installed, or a cell cannot be measured on
-            validation samples.
         KeyboardInterrupt: cells were interrupted; the same call goes on with what is finished.
     """
-    check(comparison, trials, pool, sampler)
     searches = plan_searches(comparison, pool, sampler, prune)
     # Where trials are scored as the runs are, the run from the first seed is a trial.
     tried = {cell.key for cell in _first_cells(comparison)}
@@ -260,7 +253,7 @@ def tune(
                 search.halve(rung)
         for search in searches:
             search.end()
-    measured = shared_metrics(RunFolder(pool / trial.key) for search in searches for trial in search.trials)
+    measured = shared_metrics(RunFolder(pool / trial.cell.key) for search in searches for trial in search.trials)
     comparison = comparison.measured_by(measured)
     tuned = {setting: dict(methods) for setting, methods in comparison.tuned.items()}
     rows: list[dict[str, Any]] = []
@@ -268,7 +261,7 @@ def tune(
         picked = search.best(comparison.measure in measured.falling)
         rows += search.rows(picked, comparison.measure)
         if picked is not None and picked.changes:
-            tuned.setdefault(search.cell.setting, {})[search.cell.method] = _nest(picked.changes)
+            tuned.setdefault(search.cell.setting, {})[search.cell.method] = apply_changes({}, picked.changes)
     return replace(comparison, tuned=tuned), pl.DataFrame(rows, schema=TUNING)
 
 
@@ -362,10 +355,6 @@ class _Trial:
     is_over: bool = False
     is_pruned: bool = False
 
-    @property
-    def key(self) -> str:
-        return self.cell.key
-
 
 @dataclass
 class _Search:
@@ -434,7 +423,7 @@ class _Search:
 
     def record(self, trial: _Trial, finished: bool, rung: int, comparison: Comparison) -> None:
         """Record what a trial has come to at a rung. One without a finished round does not count as a trial."""
-        folder = RunFolder(self.pool / trial.key)
+        folder = RunFolder(self.pool / trial.cell.key)
         rounds = folder.rounds()
         if rounds.height:
             rounds = rounds.filter(pl.col("round") <= self.rungs[rung])
@@ -493,7 +482,7 @@ class _Search:
                 "setting": self.cell.setting,
                 "method": self.cell.method,
                 "trial": number,
-                "key": trial.key,
+                "key": trial.cell.key,
                 "changes": trial.cell.changes,
                 "value": trial.value,
                 "picked": trial is picked,
@@ -512,7 +501,8 @@ class _Search:
         """Return whether a trial cannot be told from the pick over the clients; None where that cannot be asked."""
         if picked is None or trial is picked or trial.value is None or trial.is_pruned or picked.is_pruned:
             return None
-        own, best = (RunResults(RunFolder(self.pool / each.key), each.key).last for each in (trial, picked))
+        keys = trial.cell.key, picked.cell.key
+        own, best = (RunResults(RunFolder(self.pool / key), key).last for key in keys)
         column = measure.replace(MACRO, "")
         if column not in own.columns:
             return None
@@ -523,26 +513,21 @@ class _Search:
     def _points_of_grid(self, grid: Grid) -> Iterator[_Trial]:
         """Yield every trial that is possible, each once; the settings as they are come first."""
         start = self.cell.experiment
-        if first := self._try({}):
-            yield first
-        # Rates matter most, and all methods try the same ones first.
         rates = {key: values for key, values in grid.items() if key.endswith(".lr")}
-        for changes in draw_points(rates, start.run.seed, "rates") if rates else ():
-            if trial := self._try(changes):
-                yield trial
         solvers = {key: values for key, values in grid.items() if key.endswith((".lr", ".optimizer"))}
         # One stream for all settings and labels of a method: they try the same points.
-        streams = [
-            draw_points(some, start.run.seed, name)
-            for some, name in ((solvers, "solvers"), (grid, start.method.name))
-        ]
+        first, *streams = (
+            filter(None, map(self._try, draw_points(some, start.run.seed, name)))
+            for some, name in ((rates, "rates"), (solvers, "solvers"), (grid, start.method.name))
+        )
+        if as_it_is := self._try({}):
+            yield as_it_is
+        yield from first  # rates matter most, and all methods try the same ones first
         while streams:
             drawn = streams.pop(0)
-            for changes in drawn:
-                if trial := self._try(changes):
-                    yield trial
-                    streams.append(drawn)
-                    break
+            if trial := next(drawn, None):
+                yield trial
+                streams.append(drawn)
 
     def _proposals(self) -> Iterator[_Trial]:
         """Yield the trials that a sampler of ranges proposes, each once; the settings as they are come first."""
@@ -630,12 +615,3 @@ def look_up(tables: Mapping[str, Any], key: str) -> Any:
     """Return the value of a dotted key; None where the tables have none."""
     section, _, name = key.partition(".")
     return tables[section].get(name)
-
-
-def _nest(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return dotted keys as tables."""
-    tables: dict[str, dict[str, Any]] = {}
-    for key, value in changes.items():
-        section, _, name = key.partition(".")
-        tables.setdefault(section, {})[name] = value
-    return tables

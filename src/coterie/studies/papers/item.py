@@ -15,7 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from coterie.errors import BadInput, sentences, unknown
 from coterie.plugins import give
@@ -186,7 +186,12 @@ class Item(_Closed):
     @cached_property
     def published(self) -> dict[Reference, float]:
         """What was printed."""
-        return dict(self._list_published())
+        return {
+            Reference(quantity, *((name, "") if method is None else (method, name))): number
+            for quantity, table in self.printed.items()
+            for name, given in table.items()
+            for method, number in (given.items() if isinstance(given, dict) else [(None, given)])
+        }
 
     @cached_property
     def metrics(self) -> RunMetrics:
@@ -196,10 +201,8 @@ class Item(_Closed):
             return CLASSIFICATION
         return RunMetrics.named([named] if isinstance(named, str) else named)
 
-    @cached_property
-    def _resolved(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """What `method_settings` has found, by scale."""
-        return {}
+    _resolved: dict[str, dict[str, dict[str, Any]]] = PrivateAttr(default_factory=dict)
+    """What `method_settings` has found, by scale."""
 
     def comparison(self, scale: str) -> Comparison:
         """Return what is run at a scale.
@@ -219,8 +222,6 @@ class Item(_Closed):
         Raises:
             BadInput: the item has no such scale.
         """
-        if scale not in SCALES:
-            raise BadInput(unknown("scale", scale, SCALES))
         if scale not in self.scales:
             raise BadInput(f"{self.id} has no scale {scale}; it has {', '.join(self.scales)}")
 
@@ -264,39 +265,27 @@ class Item(_Closed):
         named = [reference.quantity for claim in self.claims for reference in references(claim.links)]
         return tuple(dict.fromkeys([*self.shows, *self.quantities[FULL], *named]))
 
-    def _list_published(self) -> Iterator[tuple[Reference, float]]:
-        for quantity, table in self.printed.items():
-            for name, given in table.items():
-                if isinstance(given, float):
-                    yield Reference(quantity, name, ""), given
-                else:
-                    yield from ((Reference(quantity, method, name), number) for method, number in given.items())
-
     def _merge(self, scale: Scale) -> dict[str, Any]:
         """Return the tables of the comparison at a scale."""
 
         def select(there: Parts, names: list[str] | None, changes: Parts) -> Parts:
-            return {
-                name: _apply(part, changes.get(name, {}))
-                for name, part in there.items()
-                if names is None or name in names
-            }
+            kept = there if names is None else {name: part for name, part in there.items() if name in names}
+            return {name: _apply(part, changes.get(name, {})) for name, part in kept.items()}
 
         methods = select(self.own_methods, scale.keep_methods, scale.methods)
         settings = select(self.own_settings, scale.keep_settings, scale.settings)
-        target = self.target if scale.target is None else scale.target
-        return {
+        adapted = self.adapted and {row: base for row, base in self.adapted.items() if base in methods}
+        tables = {
             "seeds": self.seeds if scale.seeds is None else scale.seeds,
             "measure": self.measure,
-            **({} if self.baseline is None else {"baseline": self.baseline}),
-            **({} if target is None else {"target": target}),
+            "baseline": self.baseline,
+            "target": self.target if scale.target is None else scale.target,
             "experiment": _apply(self.experiment, scale.experiment),
             "methods": methods,
-            **(
-                {} if self.adapted is None else {"adapted": {k: v for k, v in self.adapted.items() if v in methods}}
-            ),
-            **({"settings": settings} if self.own_settings else {}),
+            "adapted": adapted,
+            "settings": settings if self.own_settings else None,
         }
+        return {key: value for key, value in tables.items() if value is not None}
 
     def with_setting(self, reference: Reference, pooled: str = "") -> Reference:
         """Return the reference with its setting: its own, else the pooled one, else the only one of the item."""

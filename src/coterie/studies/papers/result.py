@@ -54,7 +54,7 @@ class Result:
     versions: Mapping[str, str]
     """Of Python and the packages, and the `commit` of Coterie's sources where they are a checkout."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For each row its method and settings when it was run, the defaults written out; see `changed`."""
+    """For each row its method and settings when it was run, the defaults written out; see `is_stale`."""
     level: float = claims.LEVEL
     """The two-sided error of each verdict: less where seeds were added until a claim was decided."""
 
@@ -107,22 +107,16 @@ class Result:
 
     def is_stale(self, item: Item) -> bool:
         """Whether the item has changed since in what these numbers depend on; see `missing` for what is new."""
-        former = self.scale not in item.scales or self.digest != item.digest(self.scale, self.values)
-        return former or bool(self.changed(item))
-
-    def changed(self, item: Item) -> list[str]:
-        """Return the rows whose methods have other settings now, by other defaults too.
-
-        A setting that a method did not have is none of these: its default keeps what there was. Nor is one that it
-        has no more: no item names it, and what goes is kept at its default.
-        """
-        if not self.methods:
-            return []
-        now = item.method_settings(self.scale)
-        both = {name: (was, now[name]) for name, was in self.methods.items() if name in now}
-        return [
-            name for name, (was, there) in both.items() if any(k in there and there[k] != v for k, v in was.items())
-        ]
+        if self.scale not in item.scales or self.digest != item.digest(self.scale, self.values):
+            return True
+        # Methods may have other settings now, by other defaults too. A setting that one did not have, or has no
+        # more, says nothing: its default keeps what there was, and what goes is kept at its default.
+        now = item.method_settings(self.scale) if self.methods else {}
+        return any(
+            now.get(name, {}).get(key, value) != value
+            for name, settings in self.methods.items()
+            for key, value in settings.items()
+        )
 
     def missing(self, item: Item) -> list[str]:
         """Return the names of methods, settings and quantities that the item has at this scale and these lack."""
@@ -174,9 +168,9 @@ def measure_item(
                 own = item.quantities[scale][quantity]
                 rounds = cell.experiment.run.rounds
                 there.append(_round(own.read(finished[cell.key], comparison.measure, rounds, cell.is_adapted)))
-        if finished and not any(value is not None for seeds in numbers.values() for value in seeds):
+        if finished and {value for of_seeds in numbers.values() for value in of_seeds} <= {None}:
             notes.append(f"no run has {quantity}")
-        values |= {reference: tuple(numbers[reference]) for reference in numbers}
+        values |= {reference: tuple(of_seeds) for reference, of_seeds in numbers.items()}
     return Result(
         item.id,
         scale,
@@ -266,10 +260,6 @@ def read(path: Path) -> Result:
     table = read_json(path)
     if table is None:
         raise BadInput(f"{str(path)!r} does not exist; name a file that coterie reproduce --keep has written")
-    if '"verdict": "vacuous"' in path.read_text("utf-8"):
-        raise BadInput(
-            f"{path} calls a claim 'vacuous', which is 'cannot be tested' now; write that, or run it again"
-        )
     try:
         values = {
             Reference(quantity, method, setting): tuple(map(_read_value, numbers))
