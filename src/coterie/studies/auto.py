@@ -26,11 +26,12 @@ from coterie.clients.data.read.preparation import advise_standardising
 from coterie.errors import BadInput, unknown
 from coterie.grouping.gains import choose_option
 from coterie.runs.folder.metrics import RunMetric
-from coterie.runs.schema.experiment import Experiment, check, prepare
+from coterie.runs.folder.run_folder import RunFolder
+from coterie.runs.schema.experiment import Experiment, apply_changes, check, prepare
 from coterie.runs.schema.sections import make_name
 from coterie.runs.setup import load_federation
 from coterie.studies.compare.compare import Compared
-from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.spec import Comparison, shared_tables
 from coterie.studies.compare.table import interval
 from coterie.studies.compare.tuning import find_edges, grid_of, look_up
 
@@ -286,16 +287,12 @@ def plan(
             left_out.append(f"{candidate.label} was not tried: {problem.problems[0]}")
             continue
         methods[candidate.label] = _pin(experiment, candidate)
-    common = {title: table for title, table in asked.tables().items() if title != "method"}
+    common, first = shared_tables(asked), asked.run.seed
     # Seeds share clients and test samples, at which nobody looks; each draws validation samples of its own.
     common["data"] = {"split_seed": asked.split_seed, **common.get("data", {})}
-    common["run"] = {
-        key: value for key, value in common.get("run", {}).items() if key not in ("seed", "name", "folder")
-    }
     adapted = {candidate.label: ONE for candidate in candidates if candidate.is_adapted}
     common["evaluation"] = {**common.get("evaluation", {}), "on": "validation"}
     common["evaluation"] |= {"adapt": ADAPT} if adapted else {}
-    first = asked.run.seed
     split = "" if asked.data.split == "auto" else f"-{asked.data.split}"
     words = f"auto-{Path(asked.data.name).stem}{split}".replace("_", "-")
     comparison = Comparison.from_tables(
@@ -345,15 +342,22 @@ def choose(
     frames, comparison = compared.frames, compared.comparison
     assert frames is not None
     metric, lost = frames.metrics.deciding, [*left_out]
-    table = _score_clients(frames.clients, metric.name)
+    # Each client's mean over the seeds by method, a row for every client that all methods score.
+    means = frames.clients.group_by("client", "method").agg(pl.col(metric.name).mean())
+    table = means.pivot("method", index="client", values=metric.name).drop_nulls().sort("client")
     tried = [candidate for candidate in candidates if candidate.label in comparison.rows]
     # Without one model for all there is nothing to gain over.
-    sound = [one for one in tried if one.label in table.columns and table[one.label].is_finite().all()]
     done = compared.folder.done(comparison.cells())
     diverged = {
         cell.method for cell in comparison.cells() if cell.key in done and done[cell.key].diverged_for_all()
     }
-    sound = [one for one in sound if one.label not in diverged or one.label == ONE]
+    sound = [
+        one
+        for one in tried
+        if one.label in table.columns
+        and table[one.label].is_finite().all()
+        and (one.label == ONE or one.label not in diverged)
+    ]
     lost += [f"{one.label} was left out: its runs failed, or diverged" for one in tried if one not in sound]
     # What most seeds leave in one group is the simpler one there, and would win by its rate or by chance.
     groups = dict(frames.cells.group_by("method").agg(pl.col("groups").median()).iter_rows())
@@ -388,8 +392,7 @@ def choose(
     experiment = scored[chosen].candidate.experiment(asked).updated(scored[chosen].tuned)
     if refit:
         experiment = experiment.updated({"data.validation": 0.0, "evaluation.on": "test"})
-    pool = sorted(path.name for path in compared.folder.pool.iterdir() if path.is_dir())
-    runs = [compared.folder.cell(name).rounds() for name in pool]
+    runs = [RunFolder(path).rounds() for path in sorted(compared.folder.pool.iterdir()) if path.is_dir()]
     return Choice(
         experiment,
         scored[chosen],
@@ -406,12 +409,6 @@ def choose(
     )
 
 
-def _score_clients(clients: pl.DataFrame, metric: str) -> pl.DataFrame:
-    """Return each client's mean over the seeds by method, a row for every client that all methods score."""
-    means = clients.group_by("client", "method").agg(pl.col(metric).mean())
-    return means.pivot("method", index="client", values=metric).drop_nulls().sort("client")
-
-
 def _picked(comparison: Comparison, candidate: Candidate) -> tuple[dict[str, Any], str]:
     """Return the settings of a candidate that were tuned, with the values that did best, and which is an end."""
     method = comparison.adapted.get(candidate.label, candidate.label)
@@ -424,9 +421,6 @@ def _picked(comparison: Comparison, candidate: Candidate) -> tuple[dict[str, Any
 
 def _pin(experiment: Experiment, candidate: Candidate) -> dict[str, dict[str, Any]]:
     """Return a candidate's tables with every setting that tuning would change, but for those to be tuned."""
-    tables, now = {title: dict(table) for title, table in candidate.tables.items()}, experiment.resolved().tables()
-    for key in grid_of(experiment):
-        section, _, name = key.partition(".")
-        if key not in candidate.tuned:
-            tables.setdefault(section, {})[name] = now[section][name]
-    return tables
+    now = experiment.resolved().tables()
+    pinned = {key: look_up(now, key) for key in grid_of(experiment) if key not in candidate.tuned}
+    return apply_changes(candidate.tables, pinned)

@@ -6,15 +6,13 @@ scores are of validation samples, over several seeds, and all numbers meet the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 import polars as pl
 
 from coterie.errors import BadInput
 from coterie.runs.schema.experiment import Experiment
-from coterie.studies.compare.spec import Comparison
+from coterie.studies.compare.spec import Comparison, shared_tables
 from coterie.studies.compare.table import interval
 
 NODES, ROUNDS, SEEDS, MOST = 100, 3, 3, 6
@@ -52,20 +50,15 @@ def plan(
     Raises:
         BadInput: the method has no number of groups.
     """
-    tables = experiment.tables()
-    method = tables.pop("method")
-    run = {
-        key: value
-        for key, value in tables["run"].items()
-        if key not in ("seed", "name", "folder", "rounds", "passes")
-    }
-    run |= {"rounds": rounds, "participation": min(1.0, NODES / clients)}
-    evaluation = {**tables["evaluation"], "every": rounds, "last": 1, "on": "validation"}
+    tables, method = shared_tables(experiment), experiment.tables()["method"]
+    tables["run"] |= {"rounds": rounds, "participation": min(1.0, NODES / clients)}
+    tables["run"].pop("passes", None)
+    tables["evaluation"] |= {"every": rounds, "last": 1, "on": "validation"}
     return Comparison.from_tables(
         {
             "name": "choose-k",
             "seeds": seeds,
-            "experiment": {**tables, "run": run, "evaluation": evaluation},
+            "experiment": tables,
             "methods": {f"K = {k}": {"method": {**method, "clusters": k}} for k in range(1, most + 1)},
             "adapted": {},
         }
@@ -85,8 +78,11 @@ def choose(comparison: Comparison, cells: pl.DataFrame, falls: bool) -> tuple[in
     Raises:
         BadInput: no number of groups has a score from every seed.
     """
-    values = {k: _values(cells, method.name, comparison.measure) for k, method in enumerate(comparison.methods, 1)}
-    sound = {k: own for k, own in values.items() if own and all(map(isfinite, own))}
+    sound: dict[int, list[float]] = {}
+    for k, method in enumerate(comparison.methods, 1):
+        values = cells.filter(method=method.name).sort("seed")[comparison.measure].cast(pl.Float64)
+        if len(values) and values.is_finite().all(ignore_nulls=False):
+            sound[k] = values.to_list()
     if not sound:
         raise BadInput("no number of groups has a score: runs failed or diverged; try a smaller training.lr")
     sign = -1 if falls else 1
@@ -98,9 +94,3 @@ def choose(comparison: Comparison, cells: pl.DataFrame, falls: bool) -> tuple[in
         _, low, high = (0.0, 0.0, 0.0) if k == best else interval(differences)
         tried.append(Tried(k, means[k], low, high))
     return best, tried
-
-
-def _values(cells: pl.DataFrame, method: str, measure: str) -> Sequence[float]:
-    """Return the measure seed by seed; NaN where a run has none."""
-    found = cells.filter(pl.col("method") == method).sort("seed")[measure]
-    return [float("nan") if value is None else float(value) for value in found]

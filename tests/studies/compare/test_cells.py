@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -22,7 +23,7 @@ from coterie.runs.folder.metrics import ACCURACY, RunMetric
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.session import Session
 from coterie.studies.compare import measures
-from coterie.studies.compare.cells import CellOutcome, Watcher, keep_processes, run_cells, tell_second_death
+from coterie.studies.compare.cells import CellOutcome, Watcher, keep_processes, run_cells
 from coterie.studies.compare.folder import ComparisonFolder, find_finished
 from coterie.studies.compare.spec import Cell, Comparison
 
@@ -96,31 +97,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[pl.DataFrame]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("methods", [["fedavg", "ifca(clusters=2)", "clusterfl", "fedtsdp"]])
-def test_methods_begin_alike(methods: list[str]) -> None:
-    tables = {
-        **SMALL,
-        "data": {"clients": 4, "split": "dirichlet(0.5)"},
-        "run": {"participation": 0.5, "workers": 1},
-    }
+def test_methods_begin_alike() -> None:
+    tables = {**SMALL, "data": {"clients": 4, "split": "dirichlet(0.5)"}}
+    methods = ["fedavg", "ifca(clusters=2)", "clusterfl", "fedtsdp"]
     comparison = Comparison.from_tables({"methods": methods, "seeds": [0, 5], "experiment": tables, "adapted": {}})
     seen: dict[int, list[list[Any]]] = {}
     for cell in comparison.cells():
-        session = Session(cell.experiment)
-        cohorts = [session.draw_cohort(number).tolist() for number in (1, 2, 3)]
-        weights = session.server.initial(0)
-        bounds = session.federation.bounds.tolist()
-        public = session.server.public
-        seen.setdefault(cell.seed, []).append(
-            [
-                session.population.fingerprint,
-                bounds,
-                cohorts,
-                weights.tolist(),
-                public is None or len(public),
-            ]
-        )
-        session.close()
+        with closing(Session(cell.experiment.updated({"run.workers": 1}))) as session:
+            cohorts = [session.draw_cohort(number).tolist() for number in (1, 2, 3)]
+            bounds, public = session.federation.bounds.tolist(), session.server.public
+            begins = [session.population.fingerprint, bounds, cohorts, session.server.initial(0).tolist()]
+            seen.setdefault(cell.seed, []).append([*begins, public is None or len(public)])
     for alike in seen.values():
         assert len(alike) == len(methods)
         assert all(other == alike[0] for other in alike)
@@ -245,11 +232,6 @@ def test_one_process_alone_writes_into_a_pool(tmp_path: Path) -> None:
     assert not tmp_path.exists()  # nothing was written into it
 
 
-def test_jobs_out_of_range(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"jobs = 0 .*at least 1"):
-        run_cells(COMPARISON.cells(), tmp_path, 0)
-
-
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("", "utf-8")
@@ -334,16 +316,3 @@ def test_bars_on_a_terminal() -> None:
     assert "run 4/4" in printed
     assert re.search(r"fedavg, seed 0 +round 3/3 +87.5%", printed)
     assert "run 3/4  fedavg, seed 1: failed: ValueError: [no]" in printed
-
-
-@pytest.mark.parametrize(
-    ("code", "jobs", "said"),
-    [
-        (-9, 1, "signal 9.*memory"),
-        (-9, 2, r"signal 9.*memory.*\(jobs\)"),
-        (-11, 2, "signal 11$"),
-        (3, 2, "code 3$"),
-    ],
-)
-def test_a_process_that_died_twice_says_how(code: int, jobs: int, said: str) -> None:
-    assert re.search(said, tell_second_death(code, jobs))

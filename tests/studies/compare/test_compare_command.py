@@ -176,40 +176,6 @@ def test_equal_passes_end_each_method_after_the_same_training(terminal: Terminal
     assert "passes" in pruned.err
 
 
-@pytest.mark.slow
-def test_another_comparison_gets_a_folder_of_its_own(terminal: Terminal) -> None:
-    def call(*words: str) -> tuple[int, str, str]:
-        return terminal("compare", "fedavg", *SMALL, "--rounds", "1", "--seeds", "1", "--jobs", "1", "-q", *words)
-
-    assert call() == (0, "comparisons/fedavg\n", "")
-    kept = {path: path.read_bytes() for path in Path("comparisons/fedavg").iterdir() if path.is_file()}
-    other = ("--set", "training.lr=0.2")
-    assert call(*other) == (0, "comparisons/fedavg-2\n", "")
-    assert {path: path.read_bytes() for path in kept} == kept
-    begun = Path("comparisons/fedavg-2/table.md").stat().st_mtime_ns
-    # Each goes on in its own folder, also with another seed.
-    assert call(*other) == (0, "comparisons/fedavg-2\n", "")
-    assert call("--seeds", "2") == (0, "comparisons/fedavg\n", "")
-    assert pl.read_parquet("comparisons/fedavg/cells.parquet").height == 4  # and as many after adaptation
-    assert Path("comparisons/fedavg-2/table.md").stat().st_mtime_ns >= begun
-    # A folder that somebody named is not numbered.
-    code, out, err = call(*other, "--name", "fedavg")
-    assert (code, out) == (2, "")
-    assert re.search(r"'comparisons/fedavg'.* training\.lr .*0\.05 .*0\.2 .*--name", err)
-
-
-@pytest.mark.slow
-def test_what_runs_say_alike_is_printed_once(terminal: Terminal) -> None:
-    """Behind the table, of how many runs."""
-    words = ["fedavg", "ditto", *SMALL, "--rounds", "1", "--seeds", "2", "--set", "training.lr=1e4"]
-    live, _, behind = " ".join(terminal("compare", *words).out.split()).partition("worst 10")
-    assert "diverged" not in live
-    assert behind.count("4 of 4 clients") == 1
-    assert "(seed 0; 1 " in behind
-    # Printed again it is said with the table alone.
-    assert " ".join(terminal("compare", *words).out.split()).count("4 of 4 clients") == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
@@ -245,6 +211,11 @@ def test_other_methods_grow_a_named_folder_and_are_apart_in_one_nobody_named(tmp
         with ComparisonFolder.hold(tmp_path, "mine", comparison) as folder:
             assert [method.name for method in folder.comparison().methods] == [comparison.methods[0].name]
     assert choose_free_name(replace(first, is_named=False), tmp_path).name == "mine-2"
+    faster = Comparison.from_tables({**other.tables(), "experiment": {"training.lr": 0.2}})
+    with pytest.raises(BadInput, match=r"training\.lr .*0\.05 .*0\.2 .*--name"):
+        compare(faster, folder=tmp_path)
+    with pytest.raises(BadInput, match="jobs = 0"):
+        compare(first, folder=tmp_path, jobs=0)
 
 
 def cells_of(*methods: str, seeds: int = 3, **more: Any) -> list[list[Cell]]:

@@ -59,11 +59,10 @@ def test_short_form() -> None:
     comparison = Comparison.from_tables(
         {"methods": ["fedavg", "fesem(3, lr=0.05)", "fedper(private=2)"], "seeds": 2}
     )
-    assert [variant.name for variant in comparison.methods] == [
-        "fedavg",
-        "fesem(3, lr=0.05)",
-        "fedper(private=2)",
-    ]
+    assert [v.name for v in comparison.methods] == ["fedavg", "fesem(3, lr=0.05)", "fedper(private=2)"]
+    # A setting that the method has is the method's, whatever other section has one of that name.
+    (method,) = made(methods=["flis(evaluated=mixture, lr=0.2)"]).methods
+    assert method.tables == {"method": {"name": "flis", "evaluated": "mixture"}, "training": {"lr": 0.2}}
     assert comparison.methods[1].tables == {"method": {"name": "fesem", "clusters": 3}, "training": {"lr": 0.05}}
     assert (comparison.seeds, comparison.baseline, comparison.measure) == ((0, 1), "fedavg", "macro_accuracy")
     assert comparison.name == "fedavg-fesem-3-lr-0.05-fedper-private-2"
@@ -101,11 +100,8 @@ def test_fedavg_after_adaptation_is_a_row_of_every_comparison_and_no_run_of_its_
     assert comparison.rows == ("ifca", "fedavg", "fedavg+FT", "fedavg(weights='uniform')")
     ifca, fedavg, adapted, uniform = comparison.cells()
     assert (adapted.key, adapted.experiment, adapted.is_adapted) == (fedavg.key, fedavg.experiment, True)
-    assert [cell.experiment.evaluation.adapt is not None for cell in (ifca, fedavg, uniform)] == [
-        False,
-        True,
-        False,
-    ]
+    adapts = [cell.experiment.evaluation.adapt is not None for cell in (ifca, fedavg, uniform)]
+    assert adapts == [False, True, False]
     assert Comparison.from_toml(comparison.to_toml()) == comparison
     # A comparison may leave it out, add others, be without FedAvg, or say itself how everybody adapts.
     without = Comparison.from_tables({**comparison.tables(), "adapted": {}})
@@ -115,22 +111,8 @@ def test_fedavg_after_adaptation_is_a_row_of_every_comparison_and_no_run_of_its_
     assert both.rows == ("ifca", "fine", "fedavg", "fedavg(weights='uniform')")
     assert Comparison.from_tables({"methods": ["ifca"]}).rows == ("ifca",)
     steps = made(adapted={"x": "fedavg"}, experiment={"evaluation.adapt": {"steps": 3}})
-    assert {
-        cell.experiment.evaluation.adapt.steps for cell in steps.cells() if cell.experiment.evaluation.adapt
-    } == {3}
-
-
-@pytest.mark.parametrize(
-    ("adapted", "said"),
-    [
-        ("fedavg", "adapted = 'fedavg'"),
-        ({"fedavg": "ifca(clusters=2)"}, r"adapted\.fedavg .*already"),
-        ({"x": "fedavgg"}, "'fedavgg' .*fedavg"),
-    ],
-)
-def test_what_is_no_row_after_adaptation(adapted: Any, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        made(adapted=adapted)
+    adapts_by = [cell.experiment.evaluation.adapt for cell in steps.cells()]
+    assert {adapt.steps for adapt in adapts_by if adapt} == {3}
 
 
 @pytest.mark.parametrize(
@@ -153,15 +135,11 @@ def test_toml_there_and_back(text: str) -> None:
 
 def test_what_was_picked_wins_in_its_setting_alone() -> None:
     comparison = made(settings={"a": {}, "b": {"training.epochs": 2}}, seeds=1)
-    tuned = replace(
-        comparison, tuned={"b": {"ifca(clusters=2)": {"method": {"clusters": 5}, "training": {"lr": 0.3}}}}
-    )
-    assert [(c.experiment.method.settings.get("clusters"), c.experiment.training.lr) for c in tuned.cells()] == [
-        (None, comparison.cells()[0].experiment.training.lr),
-        (2, comparison.cells()[0].experiment.training.lr),
-        (None, comparison.cells()[0].experiment.training.lr),
-        (5, 0.3),
-    ]
+    picked = {"method": {"clusters": 5}, "training": {"lr": 0.3}}
+    tuned = replace(comparison, tuned={"b": {"ifca(clusters=2)": picked}}).cells()
+    lr = comparison.cells()[0].experiment.training.lr
+    found = [(cell.experiment.method.settings.get("clusters"), cell.experiment.training.lr) for cell in tuned]
+    assert found == [(None, lr), (2, lr), (None, lr), (5, 0.3)]
 
 
 def test_another_name_drops_the_settings_of_the_former() -> None:
@@ -244,15 +222,11 @@ def test_a_path_to_data_is_written_out(tmp_path: Path, monkeypatch: pytest.Monke
     assert made(experiment={"data": "mine.npz"}).experiment == {"data": {"name": str(tmp_path / "mine.npz")}}
 
 
-def test_a_short_form_means_the_methods_own_setting() -> None:
-    (method,) = made(methods=["flis(evaluated=mixture, lr=0.2)"]).methods
-    assert method.tables == {"method": {"name": "flis", "evaluated": "mixture"}, "training": {"lr": 0.2}}
-
-
 def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
-    assert len(problems(seeds=[1, 1], target=True, grids={}, name="a/b", settings={"": {}})) == 5
+    twice = ["fedavg", "fedavg"]
+    assert len(problems(methods=twice, seeds=[1, 1], target=True, grids={}, name="a/b", settings={"": {}})) == 6
     found = problems(
-        methods=["fedavg", "fedavg", "fesme", "fesem(muu=1)", "ifca("],
+        methods=["fedavg", "fesme", "fesem(muu=1)", "ifca("],
         baseline="x",
         measure="acc",
         experiment={"run": {"seed": 3}, "trainin": {}, "network": 3, "data.name": float("inf")},
@@ -261,14 +235,10 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         tuned={"b": {"fesem": {}}},
     )
     for said in (
-        *(
-            "'trainin' .*training",
-            r"experiment\.network = 3 .*name, initial, start",
-            r"experiment\.run\.seed .*seeds =",
-        ),
-        *("'fedavg' 2 times", "'fesme' .*fesem", "muu .* mu", r"method 'ifca\('", r"settings\.a\.run\.name "),
+        *("'trainin' .*training", r"network = 3 .*name, initial, start", r"experiment\.run\.seed .*seeds ="),
+        *("'fesme' .*fesem", "muu .* mu", r"method 'ifca\('", r"settings\.a\.run\.name ", "measure 'acc'"),
         *(r"grid\.run\.seed .*seeds =", "setting 'b' .* a, seed = 1", r"'x' .*fedavg, fesem\(muu=1\), fesme"),
-        *(r"experiment\.data\.name = inf .*finite", "measure 'acc'"),
+        r"experiment\.data\.name = inf .*finite",
     ):
         assert any(re.search(said, sentence) for sentence in found), said
 
@@ -277,6 +247,11 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
     ("tables", "said"),
     [
         ({"methods": []}, r"methods = \[\] .*at least 1"),
+        ({"methods": ["fesem@K(clusters=2)", "ifca@K"]}, "methods = .*once.*fesem@K4"),
+        ({"methods": ["fesem@(clusters=2)"]}, "methods = .*label"),
+        ({"adapted": "fedavg"}, "adapted = 'fedavg'"),
+        ({"adapted": {"fedavg": "ifca(clusters=2)"}}, r"adapted\.fedavg .*already"),
+        ({"adapted": {"x": "fedavgg"}}, "method 'fedavgg' .*fedavg"),
         ({"methods": {"A": {"training": {"lr": 0.1}}}}, r"methods\.A .*methods\.A\.method\.name"),
         ({"methods": {"A": {"method": "ifca", "data.split": "iid"}}}, r"methods\.A\.data\.split"),
         ({"methods": {"A": "ifca"}, "tuned": {"": {"A": {"data.split": "iid"}}}}, r"tuned\.\.A\.data\.split"),
@@ -309,13 +284,9 @@ def test_problems_name_the_methods_and_settings_that_have_them(tmp_path: Path) -
         comparison.check(tmp_path)
     found = caught.value.problems
     assert len(found) == len(set(found)) == 5
-    assert found[0].startswith("data.name = 'nowhere.npz'") or "'nowhere.npz'" in found[0]
-    assert {sentence.split(":")[0] for sentence in found[1:]} == {
-        "method A",
-        "method B",
-        "setting a",
-        "setting b",
-    }
+    assert "'nowhere.npz'" in found[0]
+    where = {sentence.split(":")[0] for sentence in found[1:]}
+    assert where == {"method A", "method B", "setting a", "setting b"}
     assert any(sentence.startswith("setting b: run.rounds = 0 ") for sentence in found)
 
 
@@ -368,6 +339,3 @@ def test_a_label_stands_behind_the_name() -> None:
     found = Comparison.from_tables({"methods": ["fedavg", "fesem@K2(clusters=2)", "fesem@K4(clusters=4)"]})
     assert [variant.name for variant in found.methods] == ["fedavg", "K2", "K4"]
     assert [variant.tables["method"].get("clusters") for variant in found.methods] == [None, 2, 4]
-    for wrong in (["fesem@K(clusters=2)", "ifca@K"], ["fesem@(clusters=2)"]):
-        with pytest.raises(BadInput):
-            Comparison.from_tables({"methods": wrong})

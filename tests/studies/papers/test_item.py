@@ -22,6 +22,14 @@ def test_what_stands_at_the_top_is_the_full_scale() -> None:
     assert [variant.name for variant in comparison.methods] == ["FedAvg", "IFCA", "FedTSDP"]
     assert [variant.name for variant in comparison.settings] == ["IID", "β = 0.2"]
     assert (comparison.measure, comparison.baseline) == ("accuracy", "FedAvg")
+    # A further scale stands in its place, with a finding of its own.
+    large = '[scales.large]\nreduces = "3 seeds instead of 5"\nseeds = 3\n\n[scales.medium]'
+    text = ITEM.replace("[scales.medium]", large).replace(
+        "findings.small", 'findings.large = "Flat"\nfindings.small'
+    )
+    further = read_item("a-table1", text)
+    assert (list(further.scales), further.findings["large"]) == (["small", "medium", "large", "full"], "Flat")
+    assert further.comparison("large").seeds == (0, 1, 2)
 
 
 def test_a_scale_is_merged_key_by_key_over_the_top() -> None:
@@ -40,13 +48,6 @@ def test_a_scale_is_merged_key_by_key_over_the_top() -> None:
     medium = item.comparison("medium")
     assert (medium.experiment["data"]["name"], medium.experiment["network"]["name"]) == ("mnist", "cnn")
     assert len(medium.seeds) == 5
-
-
-def test_a_method_may_have_a_learning_rate_of_its_own() -> None:
-    text = ITEM + "\n[methods.IFCA.training]\nlr = 0.005\n[scales.small.methods.FedAvg.training]\nlr = 0.3\n"
-    cells = read_item("x", text).comparison("small").cells()
-    rates = {cell.method: cell.experiment.training.lr for cell in cells}
-    assert rates == {"FedAvg": 0.3, "FedAvg+FT": 0.3, "IFCA": 0.005}
 
 
 def test_fedavg_after_adaptation_is_a_row_that_an_item_may_leave_out() -> None:
@@ -80,35 +81,6 @@ def test_published_numbers_and_what_is_wanted() -> None:
     }
     assert item.wanted_quantities() == ("accuracy", "hop")
     assert (item.unit("accuracy"), item.unit("hop")) == ("%", "")
-
-
-def test_an_item_without_settings_of_its_own() -> None:
-    text = """
-paper = "P"
-place = "Figure 3"
-title = "Rounds"
-says = "Fewer rounds"
-shows = ["rounds_to_target"]
-[methods.A]
-method.name = "fedavg"
-[methods.B]
-method.name = "ifca"
-[published.rounds_to_target]
-A = 20
-B = 10
-[[claims]]
-text = "Fewer"
-where = "Figure 3"
-holds = "rounds_to_target['B'] < rounds_to_target['A']"
-"""
-    item = read_item("p-fig3", text)
-    assert item.settings == ("",)
-    assert list(item.scales) == ["full"]
-    assert item.published == {
-        Reference("rounds_to_target", "A", ""): 20,
-        Reference("rounds_to_target", "B", ""): 10,
-    }
-    assert {cell.setting for cell in item.comparison("full").cells()} == {""}
 
 
 def test_the_digest_is_of_settings_and_not_of_words() -> None:
@@ -159,36 +131,15 @@ def test_a_sentence_for_each_mistake(old: str, new: str, said: str) -> None:
     assert len(found) == 1, caught.value.problems
 
 
-def test_all_mistakes_at_once() -> None:
-    text = ITEM.replace('"hop"]', '"hopp"]').replace("IFCA = 70.1", "IFC = 70.1")
-    with pytest.raises(BadInput) as caught:
-        read_item("x", text)
-    assert len(caught.value.problems) == 2
-
-
 def test_what_is_no_toml_names_the_line() -> None:
     with pytest.raises(BadInput, match=r"x: .*line 3"):
         read_item("x", 'paper = "P"\nplace = "Q"\ntitle = \n')
 
 
-def test_large_stands_between_medium_and_full() -> None:
-    large = '[scales.large]\nreduces = "3 seeds instead of 5"\nseeds = 3\n\n[scales.medium]'
-    text = ITEM.replace("[scales.medium]", large).replace(
-        "findings.small", 'findings.large = "Flat"\nfindings.small'
-    )
-    item = read_item("a-table1", text)
-    assert list(item.scales) == ["small", "medium", "large", "full"]
-    assert item.findings["large"] == "Flat"
-    comparison = item.comparison("large")
-    assert (comparison.name, len(comparison.seeds)) == ("a-table1-large", 3)
-    assert comparison.experiment["data"]["clients"] == 100
-    with pytest.raises(BadInput, match=r"a-table1 .*large; .*small, medium, full"):
-        read_item("a-table1", ITEM).require_scale("large")
-
-
 def test_unknown_names() -> None:
-    with pytest.raises(BadInput, match=r"'tiny' .*full, large, medium, small"):
-        read_item("a-table1", ITEM).comparison("tiny")
+    for scale in ("tiny", "large"):
+        with pytest.raises(BadInput, match=f"a-table1 .*{scale}; .*small, medium, full"):
+            read_item("a-table1", ITEM).comparison(scale)
     name = list_items()[0]
     with pytest.raises(BadInput, match=f"'{name}x' .*{name}"):
         load_item(name + "x")

@@ -162,14 +162,6 @@ def test_from_the_command_to_the_page(coterie: Terminal, tmp_path: Path) -> None
     assert "Two rounds are few." in (tmp_path / "kept/a-table1-small.json").read_text("utf-8")
 
 
-def test_a_page_without_results_says_so(coterie: Terminal, tmp_path: Path) -> None:
-    done = coterie("reproduce", "--write", "new/folder/none.md")
-    assert re.fullmatch("new/folder/none.md\nnote: .*new/folder/none.*\n", done.out)
-    assert coterie("reproduce", "--write", "new/folder/none.md", "--quiet").out == "new/folder/none.md\n"
-    keep_result(tmp_path, "a-table1")
-    assert coterie("reproduce", "--write", "kept.md").out == "kept.md\n"
-
-
 @pytest.mark.parametrize("name", ["dcpfl", "DC-PFL", "dc_pfl", "FeSEM", "fedtsdp", "FEDCPS", "LayerCFL"])
 def test_the_name_of_a_paper_is_answered_with_its_items(name: str) -> None:
     own = [one for one in items.list_items() if one.startswith(f"{items.paper_prefix(name)}-")]
@@ -230,12 +222,6 @@ def test_everything_that_is_wrong_is_said_before_anything_runs(coterie: Terminal
     assert (done.code, done.out) == (2, "")
     assert [line.split(":")[1] for line in done.err.splitlines()] == [" a-table1", " a-table2"]
     assert not (tmp_path / "reproductions").exists()
-
-
-def test_an_item_without_the_scale(coterie: Terminal, tmp_path: Path) -> None:
-    whole = ITEM[: ITEM.index("[scales.small]")]
-    (tmp_path / "papers/a-table2.toml").write_text(whole.replace("finding.small", "finding.medium"), "utf-8")
-    assert re.search("a-table2 .*small; .*medium, full", coterie("reproduce", "a-table2", *SMALL).err)
 
 
 INTERRUPTED = """

@@ -49,9 +49,8 @@ def add_baselines(
         parent: the folder in which that is.
         run: runs cells that are not finished.
     """
-    names = [] if which == "none" else find_missing(comparison)
     found, notes = comparison, list[str]()
-    for name in names:
+    for name in [] if which == "none" else find_missing(comparison):
         wider = with_baseline(found, name)
         own = [cell for cell in wider.cells() if cell.method not in found.rows]
         todo = {cell.key for cell in own} - where.done(own).keys()
@@ -63,11 +62,10 @@ def add_baselines(
         outcomes = run([cell for cell in own if cell.key in todo]) if todo else {}
         if any(outcome.status == "interrupted" for outcome in outcomes.values()):
             return Beside(found, notes, wider)
-        failed = [outcome.sentence for outcome in outcomes.values() if outcome.status != "finished"]
-        if failed:
+        if failed := [outcome.sentence for outcome in outcomes.values() if outcome.status != "finished"]:
             notes.append(f"{_title(name)} left out: {failed[0]}")
-            continue
-        found = wider
+        else:
+            found = wider
     return Beside(found, notes)
 
 

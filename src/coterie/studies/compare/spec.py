@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
@@ -14,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from coterie.catalogue import is_value, plain
 from coterie.clients.data.divide.split import parse_split
@@ -79,6 +80,16 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
     return seeds
 
 
+def _label_methods(given: Any) -> Any:
+    """Return methods that are listed in short form by their labels; what has labels stays as it is."""
+    if not isinstance(given, list | tuple):
+        return given
+    labelled = [split_label(str(text)) for text in given]
+    if len(dict(labelled)) < len(labelled):
+        raise ValueError("name each method once, or give each a label, as in fesem@K4(clusters=4)")
+    return dict(labelled)
+
+
 _Label = Annotated[str, AfterValidator(_check_label)]
 _Table = dict[str, Any]
 
@@ -94,7 +105,7 @@ class _Given(BaseModel):
     target: Annotated[float, Field(strict=True)] | None = None
     equal: Literal["rounds", "passes"] = "rounds"
     refit: bool = False
-    methods: Annotated[list[str] | dict[_Label, str | _Table], Field(min_length=1)]
+    methods: Annotated[dict[_Label, str | _Table], BeforeValidator(_label_methods), Field(min_length=1)]
     adapted: dict[_Label, str] | None = None
     experiment: _Table = {}
     settings: dict[_Label, _Table] = {}
@@ -458,6 +469,13 @@ def key_of(experiment: Experiment) -> str:
     return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def shared_tables(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return what the methods of a comparison can share of an experiment: neither its method nor its run's name."""
+    tables = {title: dict(table) for title, table in experiment.tables().items() if title != "method"}
+    tables["run"] = {key: value for key, value in tables.get("run", {}).items() if key not in SET_BY_THE_COMPARISON}
+    return tables
+
+
 def _tests_beside_training(data: Data) -> bool:
     """Return whether clients are validated and tested on samples of classes that they do not train on.
 
@@ -538,40 +556,24 @@ def parse_method(text: str) -> PartialTables:
 
 
 def _read_methods(
-    given: list[str] | dict[str, str | _Table], experiment: PartialTables, problems: list[str]
+    given: dict[str, str | _Table], experiment: PartialTables, problems: list[str]
 ) -> dict[str, PartialTables]:
     """Return the methods by label; this and all below add what is wrong to `problems`."""
-    labelled: list[tuple[str, str | _Table]]
-    if isinstance(given, list):
-        labelled = [split_label(text) for text in given]
-        labels = [label for label, _ in labelled]
-        problems += [
-            f"methods has {label!r} {labels.count(label)} times; name each once, or give each a label, as in "
-            "fesem@K4(clusters=4)"
-            for label in labels
-            if labels.count(label) > 1
-        ]
-        for (label, _), text in zip(labelled, given, strict=True):
-            try:
-                _check_label(label)
-            except ValueError as error:
-                problems.append(f"methods has {text!r}; {error}, as in fesem@K4(clusters=4)")
-    else:
-        labelled = [*given.items()]
     methods: dict[str, PartialTables] = {}
-    for label, part in labelled:
+    for label, part in given.items():
+        where = f"methods.{label}"
         try:
-            read = parse_method(part) if isinstance(part, str) else part
+            methods[label] = _read_part(
+                where, parse_method(part) if isinstance(part, str) else part, problems, of_method=True
+            )
         except BadInput as error:
             problems += error.problems
             methods[label] = {}
-            continue
-        where = f"methods.{label}"
-        methods[label] = _read_part(where, read, problems, of_method=True)
-        if not any("name" in p.get("method", {}) for p in (methods[label], experiment)):
-            problems.append(
-                f"{where} names no method; write {where}.method.name = a method of: coterie list methods"
-            )
+        else:
+            if not any("name" in p.get("method", {}) for p in (methods[label], experiment)):
+                problems.append(
+                    f"{where} names no method; write {where}.method.name = a method of: coterie list methods"
+                )
     return methods
 
 
@@ -652,9 +654,10 @@ def _read_part(
             problems.append(f"{where}.{section} = {value!r} is not possible; it must be a table of {keys}")
             continue
         part.setdefault(section, {}).update({k: plain(v) for k, v in table.items()})
-    for key in ("name", "test_path"):
-        if isinstance(place := part.get("data", {}).get(key), str):
-            part["data"][key] = _make_absolute(place)
+    for key in ("name", "test_path"):  # so that the comparison can be continued from any folder
+        if isinstance(data := part.get("data", {}).get(key), str) and data:
+            with suppress(OSError):  # a name that no file can have is refused as a dataset
+                part["data"][key] = absolute_data(data)
     for section, table in part.items():
         for key, value in table.items():
             place = f"{where}.{section}.{key}"
@@ -691,14 +694,6 @@ def _holds_data(section: str, key: str, value: Any) -> bool:
     from coterie.clients.data.read import given  # brings torch, as whoever has such data does
 
     return given.is_given(value)
-
-
-def _make_absolute(data: str) -> str:
-    """Return an absolute path to data, so that the comparison can be continued from any folder."""
-    try:
-        return absolute_data(data) if data else data
-    except OSError:  # a name that no file can have; it is refused as a dataset
-        return data
 
 
 def _expected_metrics(experiment: PartialTables, settings: Mapping[str, PartialTables]) -> RunMetrics | None:

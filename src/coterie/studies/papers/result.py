@@ -54,7 +54,7 @@ class Result:
     versions: Mapping[str, str]
     """Of Python and the packages, and the `commit` of Coterie's sources where they are a checkout."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For each row its method and settings when it was run, the defaults written out; see `is_stale`."""
+    """For each row its method and settings when it was run, the defaults written out; see `changed`."""
     level: float = claims.LEVEL
     """The two-sided error of each verdict: less where seeds were added until a claim was decided."""
 
@@ -107,16 +107,21 @@ class Result:
 
     def is_stale(self, item: Item) -> bool:
         """Whether the item has changed since in what these numbers depend on; see `missing` for what is new."""
-        if self.scale not in item.scales or self.digest != item.digest(self.scale, self.values):
-            return True
-        # Methods may have other settings now, by other defaults too. A setting that one did not have, or has no
-        # more, says nothing: its default keeps what there was, and what goes is kept at its default.
+        former = self.scale not in item.scales or self.digest != item.digest(self.scale, self.values)
+        return former or bool(self.changed(item))
+
+    def changed(self, item: Item) -> list[str]:
+        """Return the rows whose methods have other settings now, by other defaults too.
+
+        A setting that a method did not have is none of these: its default keeps what there was. Nor is one that it
+        has no more: no item names it, and what goes is kept at its default.
+        """
         now = item.method_settings(self.scale) if self.methods else {}
-        return any(
-            now.get(name, {}).get(key, value) != value
+        return [
+            name
             for name, settings in self.methods.items()
-            for key, value in settings.items()
-        )
+            if any(now.get(name, {}).get(key, value) != value for key, value in settings.items())
+        ]
 
     def missing(self, item: Item) -> list[str]:
         """Return the names of methods, settings and quantities that the item has at this scale and these lack."""
