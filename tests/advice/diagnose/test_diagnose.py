@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-import coterie
 from coterie.advice.diagnose.diagnose import diagnose
 from coterie.advice.diagnose.diagnosis import Diagnosis, Group, Membership, make_groups
 from coterie.errors import BadInput
 from coterie.grouping.halves import Division, PairingTest
 from coterie.runs.schema.experiment import Experiment
 from coterie.runs.setup import Backend
-from coterie.runtime.local.runtime import EngineSpec
+from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.federated import TRAINING, planted
 from tests.loopback import LoopbackRuntime
 
@@ -96,22 +95,20 @@ def test_the_number_of_workers_the_engine_and_vanishing_clients_change_nothing()
     assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
 
 
-@pytest.mark.medium
-def test_clients_that_are_reached_by_bytes_say_the_same() -> None:
-    federation = planted("feature", 2, clients=8, samples=40)
-    asked, found = experiment(clients=8), []
-    for remote in (False, True):
-        spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-        runtime: Any = LoopbackRuntime(spec.build(), federation.bounds, 0.0)
-        if not remote:
-            from coterie.runtime.local.runtime import LocalRuntime
-
-            runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
-        found.append(
-            diagnose(asked, backend=Backend(federation, np.empty(0, np.int64), runtime), starts=2, gains=False)
-        )
+@pytest.mark.slow
+def test_clients_that_are_reached_by_bytes_say_and_gain_the_same() -> None:
+    federation, found = planted("feature", 2, clients=8, samples=40), list[Diagnosis]()
+    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
+    for runtime in (
+        LocalRuntime(spec, federation.samples, 0.0, 1, None),
+        LoopbackRuntime(spec.build(), federation.bounds, 0.0),
+    ):
+        backend = Backend(federation, np.empty(0, np.int64), runtime)
+        found.append(diagnose(experiment(clients=8), backend=backend, starts=1, losses=True))
     assert replace(found[0], seconds=0.0) == replace(found[1], seconds=0.0)
     assert found[0].true_groups_ari == 1.0
+    assert found[0].pay is not None
+    assert {signal.name: signal.clients for signal in found[0].signals} == {"losses": 8, "predictions": 8}
 
 
 @pytest.mark.medium
@@ -220,10 +217,6 @@ def test_memberships_say_the_second_likely_group() -> None:
         (2, 1.0, 0, 0.0, False),
     ]
     assert [group.clients for group in groups] == [("a",), ("b",), ("c",)]
-
-
-def test_it_is_public() -> None:
-    assert coterie.diagnose is diagnose
 
 
 @pytest.mark.medium

@@ -15,10 +15,6 @@ from coterie.advice.diagnose.pay import Pay, choose_kind, weigh
 from coterie.clients.tasks import TASKS
 from coterie.methods.cross_fit import CrossFit, choose_passes, place_by_other_half
 from coterie.runs.schema.experiment import Experiment
-from coterie.runs.setup import Backend
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
 
 UNASKED = "--no-gains"
 
@@ -75,22 +71,6 @@ def test_a_fifth_of_the_clients_does_not_turn_what_pays() -> None:
     pay = found("rotated(2)", 20, attack={"kind": "label-flip", "share": 0.2})
     assert pay.best == "group"
     assert pay.chosen.is_above
-
-
-@pytest.mark.slow
-def test_clients_that_are_reached_by_bytes_gain_the_same() -> None:
-    federation, got = planted("feature", 2, clients=8, samples=40), []
-    for remote in (False, True):
-        spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-        runtime: Any = LoopbackRuntime(spec.build(), federation.bounds, 0.0)
-        if not remote:
-            runtime = LocalRuntime(spec, federation.samples, 0.0, 1, None)
-        backend = Backend(federation, np.empty(0, np.int64), runtime)
-        found = diagnose(experiment("iid", 8), backend=backend, starts=1)
-        assert UNASKED not in " ".join(found.notes)
-        got.append(found.pay)
-    assert got[0] is not None
-    assert got[0] == got[1]
 
 
 @pytest.mark.slow

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from coterie.advice.diagnose.diagnose import diagnose
 from coterie.advice.diagnose.signals import Signal
 from coterie.clients.rules import half_data
 from coterie.grouping.halves import PairingTest
-from coterie.runs.setup import Backend
-from coterie.runtime.local.runtime import EngineSpec, LocalRuntime
 from tests.advice.diagnose.test_diagnose import experiment, some
-from tests.federated import TRAINING, planted
-from tests.loopback import LoopbackRuntime
 
 
 @pytest.mark.medium
@@ -27,29 +22,6 @@ def test_losses_and_predictions_tell_planted_groups_and_change_no_other_answer()
     assert all(s.test.p <= 0.05 for s in found.signals)
     alone = diagnose(asked, starts=1, gains=False, losses=True)
     assert replace(alone, signals=(), seconds=0.0) == replace(plain, seconds=0.0)
-
-
-@pytest.mark.medium
-def test_a_fifth_of_the_clients_turns_no_signal() -> None:
-    attack = {"kind": "sign-flip", "share": 0.2}
-    for split, there in (("permuted-labels(2)", True), ("iid", False)):
-        asked = experiment(split, 20, attack=attack, data={"public": 100}, run={"seed": 3})
-        found = diagnose(asked, starts=1, gains=False, losses=True)
-        assert {s.name: s.test.p <= 0.05 for s in found.signals} == {"losses": there, "predictions": there}
-
-
-@pytest.mark.medium
-def test_clients_that_are_reached_by_bytes_say_the_same_losses() -> None:
-    federation, found = planted("feature", 2, clients=8, samples=40), []
-    spec = EngineSpec("planted-perceptron", {}, federation.features, federation, TRAINING, 0, "sequential")
-    for runtime in (
-        LocalRuntime(spec, federation.samples, 0.0, 1, None),
-        LoopbackRuntime(spec.build(), federation.bounds, 0.0),
-    ):
-        backend = Backend(federation, np.empty(0, np.int64), runtime)
-        found.append(diagnose(experiment(clients=8), backend=backend, starts=1, gains=False, losses=True).signals)
-    assert found[0] == found[1]
-    assert found[0][0].clients == 8
 
 
 @pytest.mark.medium

@@ -81,21 +81,14 @@ def test_bytes_are_those_of_the_run(method: str) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("method", LEARNING)
-def test_methods_that_look_at_what_clients_learn_go_through(method: str) -> None:
-    found = explain(experiment(method))
-    assert found.first is not None
-    assert found.up_bytes
-
-
-@pytest.mark.medium
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("method", [e.name for e in METHODS if e.target.__module__.startswith("coterie.")])
 def test_it_says_why_a_server_looks_at_single_models(method: str) -> None:
     """Whether each does is seen in tests/runs/test_sums.py."""
-    asked = experiment(method, workers=1, rounds=1)
-    (where,) = (part.where for part in explain(asked).memory if part.name == "answers")
+    found = explain(experiment(method, workers=1, rounds=1))
+    (where,) = (part.where for part in found.memory if part.name == "answers")
     assert METHODS[method].target().needs.models in where
+    assert found.up_bytes
 
 
 @pytest.mark.medium
@@ -118,15 +111,6 @@ def test_many_rounds_are_as_the_second() -> None:
 
 
 @pytest.mark.slow
-def test_one_kernel_for_many_clients() -> None:
-    asked = experiment({"name": "ifca", "init": "plain"}, engine="batched").updated({"data.clients": 60})
-    found = explain(asked)
-    assert (found.engine, found.reason) == ("batched", "as asked")
-    assert found.chunk > 1
-    assert found.up_bytes == [round.up_bytes_total for round in coterie.rounds(asked)][-1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("last", "due"), [(1, [3, 6, 7]), (3, [3, 5, 6, 7])])
 def test_evaluations_are_counted_where_they_are_due(last: int, due: list[int]) -> None:
     asked = experiment(rounds=7).updated({"evaluation.every": 3, "evaluation.last": last})
@@ -139,15 +123,6 @@ def test_evaluations_are_counted_where_they_are_due(last: int, due: list[int]) -
     work += 6 * (found.later.seconds - found.later.evaluation_seconds)
     evaluated = len(due) * found.later.evaluation_seconds
     assert found.seconds == pytest.approx(found.start_seconds + work + evaluated + found.end_seconds)
-
-
-@pytest.mark.medium
-def test_dropout_takes_whom_it_takes_in_the_run() -> None:
-    asked = experiment(client_dropout=0.4)
-    found = explain(asked)
-    first, second = coterie.rounds(asked)
-    assert first.failures
-    assert found.up_bytes == second.up_bytes_total
 
 
 @pytest.mark.slow
@@ -290,11 +265,6 @@ def test_it_is_said_where_the_samples_lie(terminal: Terminal, data_mb: int, work
 
 
 @pytest.mark.medium
-def test_a_method_without_client_states_has_none() -> None:
-    assert not [p for p in explain(experiment()).memory if p.name == "client states"]
-
-
-@pytest.mark.medium
 def test_what_has_no_room_is_said_before_it_is_tried(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
     monkeypatch.setattr("coterie.advice.explain.explain.available_bytes", lambda: CLIENTS * 4 * 15_010)
     found = explain(experiment().updated({"aggregation.rule": "median"}))  # of single models
@@ -334,11 +304,14 @@ def test_the_slowest_worker_decides() -> None:
 @pytest.mark.slow
 def test_many_clients_have_the_messages_of_the_few_that_work(terminal: Terminal) -> None:
     """Of a hundred 32 work; the others keep what these keep, and send as much."""
-    asked = experiment("fedrep", participation=0.5, engine="batched").updated({"data.clients": 100})
+    asked = experiment("fedrep", participation=0.5, engine="batched", client_dropout=0.2)
+    asked = asked.updated({"data.clients": 100})
     found = explain(asked)
-    assert found.up_bytes == [round.up_bytes_total for round in coterie.rounds(asked)][-1]
+    assert (found.engine, found.reason, found.chunk > 1) == ("batched", "as asked", True)
+    first, second = coterie.rounds(asked)
+    assert found.up_bytes == second.up_bytes_total
     assert found.first is not None
-    assert found.first.participants == 50
+    assert found.first.participants == first.metrics["participants"] < 50
     assert part(found, "client states") == 150 * 4 * 15_010
 
 
