@@ -10,7 +10,7 @@ import polars as pl
 
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import CLIENTS as RUN_CLIENTS
-from coterie.runs.folder.tables import FAILURES, FEDERATION, LEDGER, ROUNDS
+from coterie.runs.folder.tables import FAILURES, FEDERATION, LEDGER, LOG, ROUNDS
 from coterie.studies.compare.measures import CELLS, CLIENTS, CURVES, Frames
 from coterie.studies.compare.spec import Comparison
 
@@ -48,8 +48,18 @@ def frames(comparison: Comparison, values: Mapping[str, Any], **columns: Mapping
     return Frames(pl.DataFrame(rows, CELLS), pl.DataFrame(schema=CURVES), pl.DataFrame(schema=CLIENTS))
 
 
+Logged = Mapping[str, Mapping[int, Mapping[str, float]]]
+"""What a method logs: by name, round and part."""
+
+
 def folder(
-    parent: Path, name: str, accuracy: Sequence[float | None], *, planted: bool = True, people: bool = True
+    parent: Path,
+    name: str,
+    accuracy: Sequence[float | None],
+    *,
+    planted: bool = True,
+    people: bool = True,
+    log: Logged | None = None,
 ) -> RunFolder:
     """A finished run of two clients with these mean accuracies, None in a round without an evaluation.
 
@@ -58,31 +68,27 @@ def folder(
     made = RunFolder.create(parent, name)
     made.write_experiment('[method]\nname = "fedavg"\n')
     for number, value in enumerate(accuracy, 1):
-        measured = ("accuracy", "macro_accuracy", "f1", "macro_f1", "worst10", "std", "loss")
-        row: dict[str, Any] = dict.fromkeys(measured, value)
+        row: dict[str, Any] = {"round": number, "groups": number, "moved": 0, "train_loss": None, "passes": 2.0}
+        row |= dict.fromkeys(("macro_accuracy", "f1", "macro_f1", "std"), value)
         if value is not None:
             row |= {"accuracy": value - 0.01, "worst10": value - 0.1, "loss": 1 - value}
-        row |= {"round": number, "groups": number, "moved": 0, "train_loss": None}
-        row |= {"ari": number / 10, "nmi": number / 20} if planted else {"ari": None, "nmi": None}
-        row |= {"up_bytes": 100 * number, "down_bytes": 10 * number, "passes": 2.0}
-        row |= {"simulated_seconds": float(number)}
+        row |= {"ari": number / 10, "nmi": number / 20} if planted else {}
+        row |= {"up_bytes": 100 * number, "down_bytes": 10 * number, "simulated_seconds": float(number)}
         row |= {"seconds": 0.25, "participants": 2, "failed": number % 2}
+        of_both = {"round": number, "took_part": True, "up_bytes": 50 * number, "down_bytes": 5 * number}
         clients = [
             {
-                "round": number,
-                "client": client,
-                "group": client,
-                "took_part": True,
-                "accuracy": value + (0.1 if client else -0.1),
-                "loss": 1 - value,
-                "f1": value,
-                "test_samples": 10 * (client + 1),
-                "train_loss": None,
-                "up_bytes": 50 * number,
-                "down_bytes": 5 * number,
+                **of_both,
+                **{"client": client, "group": client, "test_samples": 10 * (client + 1)},
+                **{"accuracy": value + (0.1 if client else -0.1), "loss": 1 - value, "f1": value},
             }
             for client in (0, 1)
             if value is not None
+        ]
+        logged = [
+            (number, what, of, logged)
+            for what, by_round in (log or {}).items()
+            for of, logged in by_round.get(number, {}).items()
         ]
         made.write_round(
             number,
@@ -90,6 +96,7 @@ def folder(
             pl.DataFrame(clients, RUN_CLIENTS),
             pl.DataFrame(schema=LEDGER),
             pl.DataFrame([(number, 0, "late")] * row["failed"], schema=FAILURES, orient="row"),
+            pl.DataFrame(logged, schema=LOG, orient="row"),
         )
     if people:
         who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1]}

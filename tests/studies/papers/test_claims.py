@@ -319,7 +319,6 @@ def test_corrected_for_the_number_of_claims() -> None:
         ("1 - mb['high'] / mb['low'] > 0", 0.62),
         ("-q['low'] * 2 < 0", -102.0),
         ("(q['high'] + q['low']) / 2 > 0", 56.5),
-        ("abs(q['low'] - q['high']) > 0", 11.0),
         ("max(q['high'], q['close']) > 0", (60 + 63 + 64) / 3),
         ("min(q['high'], q['close'], 61) > 0", (58 + 61 + 61) / 3),
     ],

@@ -141,8 +141,7 @@ def run_cells(
 class _Order:
     """A cell as it travels to a process."""
 
-    key: str
-    experiment: str
+    cell: Cell
     pool: Path
     workers: int
     modules: tuple[str, ...]
@@ -151,8 +150,6 @@ class _Order:
     """What was given to the process that compares."""
     network: Any = None
     """The network, where it was given in Python."""
-    until: int | None = None
-    """The round after which the run is stopped."""
 
 
 @dataclass(eq=False)
@@ -257,8 +254,7 @@ class _Runner:
         left = 1 + len(self._queue) + sum(p.cell is not None and p is not process for p in self._processes)
         workers = cell.experiment.run.workers or max(1, self._jobs // left)
         modules, given = _modules(cell.experiment), _network_given(cell.experiment)
-        text = cell.experiment.to_toml()
-        order = _Order(cell.key, text, self._pool, workers, modules, consent(), given, cell.until)
+        order = _Order(cell, self._pool, workers, modules, consent(), given)
         self._watcher.begun(cell)
         try:
             process.pipe.send(order)
@@ -355,7 +351,7 @@ def _serve(pipe: Connection, place: str) -> None:
         while True:
             order = orders.get()
             try:
-                _run_cell(order, loop, _PipeObserver(pipe, order.until))
+                _run_cell(order, loop, _PipeObserver(pipe, order.cell.until))
             except BadInput as error:
                 pipe.send(("failed", "; ".join(error.problems)))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a cell does, the others go on
@@ -383,19 +379,20 @@ def _run_cell(order: _Order, loop: Any, teller: Observer) -> None:
     give(order.consent)
     for module in order.modules:
         import_module(module)
+    experiment, key = order.cell.experiment, order.cell.key
     if order.network is not None:
         from coterie.models.networks import NETWORKS
 
-        NETWORKS.add_own(Experiment.from_toml(order.experiment).network.name, order.network)
-    folder = RunFolder(order.pool / order.key)
+        NETWORKS.add_own(experiment.network.name, order.network)
+    folder = RunFolder(order.pool / key)
     if folder.path.exists() and not (folder.path / "experiment.toml").exists():
         shutil.rmtree(folder.path)  # killed before anything was written; its name would be taken
     if not folder.path.exists():
-        own = {"run.folder": str(order.pool), "run.name": order.key, "run.workers": order.workers}
-        loop.run(Experiment.from_toml(order.experiment).updated(own), observers=[teller])
+        own = {"run.folder": str(order.pool), "run.name": key, "run.workers": order.workers}
+        loop.run(experiment.updated(own), observers=[teller])
         return
     kept = Experiment.from_toml(folder.experiment_text() + "\n")
-    if key_of(kept) != order.key:
+    if key_of(kept) != key:
         raise BadInput(f"{str(folder.path)!r} holds another experiment than its name says; remove it")
     folder.write_experiment(kept.updated({"run.workers": order.workers}).to_toml())
     loop.resume(folder, observers=[teller])

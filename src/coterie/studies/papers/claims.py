@@ -57,7 +57,6 @@ EQUAL_WITHIN = 1.0
 
 _FUNCTIONS: dict[str, Any] = {
     "__builtins__": {},
-    "abs": abs,
     "min": min,
     "max": max,
     "median": lambda *v: median(v),

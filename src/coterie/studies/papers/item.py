@@ -105,8 +105,7 @@ class Scale(_Closed):
 
     stand_in: str = ""
     reduces: str = ""
-    seeds: int | list[int] | None = None
-    target: float | None = None
+    seeds: int | None = None
     keep_methods: list[str] | None = None
     keep_settings: list[str] | None = None
     experiment: dict[str, Any] = {}
@@ -125,11 +124,10 @@ class Item(_Closed):
     says: str = Field(min_length=1)
     findings: dict[str, str] = {}
     """By scale: why claims came out as they did, and what would decide them. A claim may have its own."""
-    seeds: int | list[int] = 5
+    seeds: int = 5
     measure: str = DEFAULT_MEASURE
     """The column of the table of rounds that is compared."""
     baseline: str | None = None
-    target: float | None = None
     shows: list[str] = Field(min_length=1)
     draws: list[Drawing] = ["values"]
     """What the paper draws, see `coterie.report.reproduction.figures`."""
@@ -279,7 +277,6 @@ class Item(_Closed):
             "seeds": self.seeds if scale.seeds is None else scale.seeds,
             "measure": self.measure,
             "baseline": self.baseline,
-            "target": self.target if scale.target is None else scale.target,
             "experiment": _apply(self.experiment, scale.experiment),
             "methods": methods,
             "adapted": adapted,
