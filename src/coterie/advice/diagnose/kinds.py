@@ -99,28 +99,23 @@ class Kinds:
             f"sizes are {'unequal' if self.sizes_differ else 'much alike'}, {self.few:,} to {self.many:,} training "
             "samples (the middle 80 % of clients)"
         )
+        return f"What differs? {self._say_what()}; {sizes}"
+
+    def _say_what(self) -> str:
         if self.skew is None and self.clients:
-            return f"What differs? Too few clients to tell; {sizes}"
+            return "Too few clients to tell"
         if self.skew is None:
-            return (
-                f"What differs? Clients did not send their class frequencies and profiles of their inputs; {sizes}"
-            )
+            return "Clients did not send their class frequencies and profiles of their inputs"
+        shares = self._say_shares()
         if self.found:
             what = self._say(self.found) + (self._words["why"] if self.found == ("concept",) else "")
-            return f"What differs? {what[:1].upper()}{what[1:]}: {self._say_shares()}; {sizes}"
+            return f"{what[:1].upper()}{what[1:]}: {shares}"
         if self.named:
-            return (
-                "What differs? Most clients do not differ in their profiles, but one group does (see below): "
-                f"{self._say_shares()}; {sizes}"
-            )
+            return f"Most clients do not differ in their profiles, but one group does (see below): {shares}"
         if self.targets == "others":
-            return (
-                f"What differs? Not the inputs, in the profiles of most clients: {self._say_shares()}; the "
-                "targets, or how they depend on the inputs, may differ, which is not tested for such targets; "
-                f"{sizes}"
-            )
-        only = " but their sizes" if self.sizes_differ else ""
-        return f"What differs? Nothing in the profiles of most clients{only}: {self._say_shares()}; {sizes}"
+            untested = "the targets, or how they depend on the inputs, may differ, which is not tested for these"
+            return f"Not the inputs, in the profiles of most clients: {shares}; {untested}"
+        return f"Nothing in the profiles of most clients{' but their sizes' * self.sizes_differ}: {shares}"
 
     def say_group(self, number: int) -> str:
         """Return what a group differs from all others in; nothing where most clients do, or are the group."""

@@ -55,15 +55,12 @@ def say_signals(signals: tuple[Signal, ...], structure: bool, alpha: float, draw
     """
     if not signals:
         return ()
-    said = []
+    said, agree = [], True
     for signal in signals:
         found = signal.test.p <= alpha
-        what = "tell clients apart" if found else "do not tell clients apart"
-        too = ", too" if found and structure else ""
-        said.append(
-            f"{signal.title} {what}{too} ({say_p(signal.test, draws)}, {count_of(signal.clients, 'client')})"
-        )
-    agree = all((signal.test.p <= alpha) == structure for signal in signals)
+        what = f"tell clients apart{', too' * structure}" if found else "do not tell clients apart"
+        said.append(f"{signal.title} {what} ({say_p(signal.test, draws)}, {count_of(signal.clients, 'client')})")
+        agree &= found == structure
     end = "" if agree else "; where signals disagree, the directions of updates alone decide"
     whole = "; ".join(said)
     return (f"Other signals? {whole[:1].upper()}{whole[1:]}{end}",)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.advice.diagnose.signals import say_p
+from coterie.errors import shorten
 from coterie.grouping.halves import LEAST, PairingTest, client_distances, half_distances, pairing_test
 from coterie.grouping.layers import every_layer
 from coterie.methods.half_models import HalfModels
@@ -95,14 +96,11 @@ def say_layers(layers: tuple[LayerSignal, ...], alpha: float, draws: int) -> tup
         f"{one.name} ({'' if one.contrast is None else f'{one.contrast:+.2f}, '}{say_p(one.test, draws)})"
         for one in telling
     ]
-    more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
     rest = [layer.name for layer in single if layer not in telling][:MOST_NAMED]
     others = f"; not {', '.join(rest)}" if rest else ""
-    named = f"{', '.join(said[:MOST_NAMED])}{more}"
-    if telling[0].contrast is None:
-        return (f"Which layers? {named} tell clients apart{others}",)
-    return (
-        f"Which layers? {named} tell clients apart{others}. In brackets: the similarity of two clients of one "
-        f"group less that of two groups. For layercfl write layers={telling[0].name}, the layer with the largest "
-        "difference",
+    advice = (
+        ". In brackets: the similarity of two clients of one group less that of two groups. For layercfl write "
+        f"layers={telling[0].name}, the layer with the largest difference"
     )
+    known = telling[0].contrast is not None
+    return (f"Which layers? {shorten(said, MOST_NAMED)} tell clients apart{others}{advice if known else ''}",)

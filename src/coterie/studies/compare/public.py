@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coterie.runs.schema.names import build_method
@@ -19,17 +20,13 @@ def describe(comparison: Comparison) -> list[str]:
     Raises:
         BadInput: an experiment is not possible.
     """
-    found = []
+    found, first = [], replace(comparison, seeds=comparison.seeds[:1]).cells()
     for setting in comparison.settings:
-        cells = [
-            cell
-            for cell in comparison.cells()
-            if cell.setting == setting.name and cell.seed == comparison.seeds[0] and not cell.is_adapted
-        ]
+        cells = [cell for cell in first if cell.setting == setting.name and not cell.is_adapted]
         needing = [cell for cell in cells if build_method(cell.experiment.method).needs.public]
         if not needing or not needing[0].experiment.data.public:
             continue
-        methods = ", ".join(dict.fromkeys(cell.method for cell in needing))
+        methods = ", ".join(cell.method for cell in needing)
         count = f"{needing[0].experiment.data.public:,} public samples on the server"
         where = f"{setting.name}: " if setting.name else ""
         found.append(

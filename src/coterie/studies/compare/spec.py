@@ -241,18 +241,13 @@ class Comparison:
             if label in methods
         ]
         baseline = labels[0] if known.baseline is None else known.baseline
-        wanted = {
-            "method": [*adapted.values(), *(label for parts in tuned.values() for label in parts)],
-            "setting": list(tuned),
-            "baseline": [baseline],
-        }
-        there = {"method": labels, "setting": [*settings] or [""], "baseline": [*labels, *adapted]}
-        problems += [
-            unknown(what, name, there[what])
-            for what, names in wanted.items()
-            for name in names
-            if name not in there[what]
-        ]
+        named_methods = [*adapted.values(), *(label for parts in tuned.values() for label in parts)]
+        for what, names, there in (
+            ("method", named_methods, labels),
+            ("setting", [*tuned], [*settings] or [""]),
+            ("baseline", [baseline], [*labels, *adapted]),
+        ):
+            problems += [unknown(what, name, there) for name in names if name not in there]
         metrics = None
         try:
             metrics = _expected_metrics(experiment, settings)

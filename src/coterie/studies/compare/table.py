@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -146,22 +146,9 @@ def _compare_with_baseline(cells: pl.DataFrame, comparison: Comparison, falls: b
     isbaseline = pl.col("method") == comparison.baseline
     other = known.filter(isbaseline).select("setting", "seed", pl.col("value").alias("other"))
     pairs = known.filter(~isbaseline).join(other, on=["setting", "seed"]).sort("seed")
-    rows: list[dict[str, Any]] = []
+    rows = []
     for (setting, method), group in pairs.group_by("setting", "method", maintain_order=True):
         d = (group["value"] - group["other"]).to_numpy()
-        mean, low, high = interval(d)
-        rows.append(
-            {
-                "setting": setting,
-                "method": method,
-                "pairs": d.size,
-                "difference": mean,
-                "difference_low": low,
-                "difference_high": high,
-                "wins": int((d < 0).sum() if falls else (d > 0).sum()),
-            }
-        )
+        rows.append((setting, method, d.size, *interval(d), int((d < 0).sum() if falls else (d > 0).sum())))
     names = ("setting", "method", "pairs", "difference", "difference_low", "difference_high", "wins")
-    return pl.DataFrame(rows, {name: SUMMARY[name] for name in names}).with_columns(
-        pl.col("difference", "difference_low", "difference_high").fill_nan(None)
-    )
+    return pl.DataFrame(rows, {name: SUMMARY[name] for name in names}, orient="row").fill_nan(None)

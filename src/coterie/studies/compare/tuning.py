@@ -268,39 +268,29 @@ def tune(
 def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: int) -> list[str]:
     """Return a sentence for each method with fewer trials than asked for, or with no trial that has a value."""
     found = []
-    first = {(cell.setting, cell.method): cell.experiment for cell in _first_cells(comparison)}
-    for setting in comparison.settings:
-        for method in comparison.methods:
-            own = tuning.filter(setting=setting.name, method=method.name)
-            where = " in ".join(filter(None, [method.name, setting.name]))
-            if not own.height and (other := other_method(first[setting.name, method.name])):
-                found.append(f"{where}: not tuned, because with every setting of its grid it is {other}")
-                continue
-            if own.height < trials:
-                space = "grid" if own["points"].null_count() == 0 else "ranges"
-                found.append(
-                    f"{where}: {own.height} of {trials} trials, because no other settings of its {space} can run"
-                )
-            space, changed = " ".join(own["space"].unique()), ", ".join(own["changes"])
-            keys = [key for key in tuned_settings(first[setting.name, method.name].method.name) if "method." in key]
-            if untried := [key for key in keys if key in space and key not in changed]:
-                rest = "rates and optimizers come first, and more trials get to "
-                found.append(
-                    f"{where}: no trial changed {', '.join(untried)}; {rest}{'them' if untried[1:] else 'it'}"
-                )
-            tied = own["tied"].sum()
-            if tied:
-                others = own.filter(~pl.col("pruned"))["value"].count() - 1
-                found.append(
-                    f"{where}: {tied} of the {others} other trials score{'s' * (tied == 1)} the same as the "
-                    "picked one within noise (on validation samples, paired by client)"
-                )
-            if lost := own["value"].null_count():
-                found.append(
-                    f"{where}: {lost} of {own.height} trials diverged or broke off, and none of them was picked"
-                    if lost < own.height
-                    else f"{where}: no trial has a value, and the settings stay as they are"
-                )
+    for cell in _first_cells(comparison):
+        own = tuning.filter(setting=cell.setting, method=cell.method)
+        said = list[str]()
+        if not own.height and (other := other_method(cell.experiment)):
+            said.append(f"not tuned, because with every setting of its grid it is {other}")
+        elif own.height < trials:
+            space = "grid" if own["points"].null_count() == 0 else "ranges"
+            said.append(f"{own.height} of {trials} trials, because no other settings of its {space} can run")
+        space, changed = " ".join(own["space"].unique()), ", ".join(own["changes"])
+        keys = [key for key in tuned_settings(cell.experiment.method.name) if "method." in key]
+        if untried := [key for key in keys if key in space and key not in changed]:
+            rest = f"rates and optimizers come first, and more trials get to {'them' if untried[1:] else 'it'}"
+            said.append(f"no trial changed {', '.join(untried)}; {rest}")
+        if tied := own["tied"].sum():
+            others = own.filter(~pl.col("pruned"))["value"].count() - 1
+            said.append(
+                f"{tied} of the {others} other trials score{'s' * (tied == 1)} the same as the picked one within "
+                "noise (on validation samples, paired by client)"
+            )
+        if lost := own["value"].null_count():
+            some = f"{lost} of {own.height} trials diverged or broke off, and none of them was picked"
+            said.append(some if lost < own.height else "no trial has a value, and the settings stay as they are")
+        found += [f"{' in '.join(filter(None, [cell.method, cell.setting]))}: {sentence}" for sentence in said]
     for row, base in comparison.adapted.items():
         if tuning.filter(method=base).height > 1:
             found.append(f"{row}: its settings are those picked for {base}, which is scored before adaptation")
