@@ -18,15 +18,6 @@ from coterie.runs.setup import load_federation
 from coterie.studies.auto import CANDIDATES, Candidate, bring_to_one_scale, choose, count_trials, plan, select
 from tests.commandline import Terminal
 
-
-@pytest.fixture
-def terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
-) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 SMALL = ("--network", "mlp", "--set", "network.hidden=[16]")
 QUICK: dict[str, Any] = {
     "data": {"clients": 8, "split": "rotated(2)"},

@@ -55,18 +55,15 @@ def test_the_best_is_chosen_and_what_cannot_be_told_from_it_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_planted_groups_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_planted_groups_are_counted(terminal: Terminal) -> None:
     Path("asked.toml").write_text(experiment().to_toml(), "utf-8")
     words = ("choose-k", "asked.toml", "--most", "4", "--seeds", "2", "--jobs", "1")
-    done = Terminal(capsys)(*words)
+    done = terminal(*words)
     assert done.code == 0, done.err
     assert "choose  method.clusters = 3" in done.out
     # Nothing is run twice, and the answer is the same.
     cells = sorted(Path("choices").iterdir())
-    again = Terminal(capsys)(*words)
+    again = terminal(*words)
     assert "run 1/8" not in again.out
     assert again.out.splitlines()[-2:] == done.out.splitlines()[-2:]
     assert sorted(Path("choices").iterdir()) == cells

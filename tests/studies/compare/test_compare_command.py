@@ -40,14 +40,6 @@ WRITTEN = {"cells", "cells.parquet", "clients.parquet", "comparison.toml", "curv
 FRAMES = ("cells", "curves", "clients", "summary")
 
 
-@pytest.fixture
-def terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
-) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 def frames(folder: Path) -> dict[str, pl.DataFrame]:
     """The tables; seconds of the wall are nobody's to repeat."""
     return {name: pl.read_parquet(folder / f"{name}.parquet").drop("seconds", strict=False) for name in FRAMES}
@@ -478,12 +470,9 @@ def test_a_folder_that_is_called_like_a_method(terminal: Terminal) -> None:
         (["fesme"], ["method 'fesme' .*fesem"]),
         (["none.toml"], [r"'none\.toml'"]),
         (["empty"], [r"'empty' .*comparison\.toml"]),
-        (["fedavg", "--seeds", "0"], ["seeds = 0 "]),
-        (["fedavg", "--baseline", "ifca"], [r"baseline 'ifca' .*fedavg, fedavg\+FT"]),
         (["fedavg", "--target", "80"], ["target = 80 .* 0 to 1"]),
         (["errors.toml"], ["measure = 'macro_f1' .*rmse, macro_rmse, worst10, std, loss, adapted_"]),
         (["fedavg", "--tune", "2", "--set", "validation=0"], [r"data\.validation = 0 .*evaluation\.on"]),
-        (["fedavg", "--set", "seed=3"], [r"experiment\.run\.seed .*seeds ="]),
         (["fedavg", "ifca", "--set", "method.name=ditto"], [r"method\.name "]),
         (
             ["fedavg", "--rounds", "0", "--participation", "2", "--split", "iidd"],

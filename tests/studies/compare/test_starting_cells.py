@@ -17,25 +17,22 @@ def blocked() -> set[int]:
     return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())}
 
 
-def start(happens: Callable[[], None]) -> None:
-    with ignore_interrupts():
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail() -> None:
+    raise OSError("no memory")
+
+
+@pytest.mark.parametrize(("happens", "raised"), [(interrupt, KeyboardInterrupt), (fail, OSError)])
+def test_what_happens_meanwhile_is_heard_and_leaves_nothing_blocked(
+    happens: Callable[[], None], raised: type[BaseException]
+) -> None:
+    """Another thread may take the signal, so that it comes before the end of the block or with it."""
+    with pytest.raises(raised), ignore_interrupts():
         assert signal.SIGINT in blocked()
         happens()
-
-
-def test_ctrl_c_meanwhile_is_heard() -> None:
-    """Another thread may take the signal, so that it comes before the end of the block or with it."""
-    with pytest.raises(KeyboardInterrupt):
-        start(lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert signal.SIGINT not in blocked()
-
-
-def test_a_start_that_fails_leaves_nothing_blocked() -> None:
-    def fail() -> None:
-        raise OSError("no memory")
-
-    with pytest.raises(OSError, match="no memory"):
-        start(fail)
     assert signal.SIGINT not in blocked()
 
 

@@ -29,16 +29,13 @@ SMALL = ("--scale", "small", "--jobs", "2")
 
 
 @pytest.fixture
-def coterie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
-) -> Terminal:
+def coterie(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """The command line in an empty folder, with the papers' items being those in `papers` there."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers/a-table1.toml").write_text(ITEM, "utf-8")
     (tmp_path / "papers/a-table2.toml").write_text(ITEM.replace("Table 1", "Table 2"), "utf-8")
     monkeypatch.setattr(items, "files", lambda package: tmp_path / "papers")
-    return Terminal(capsys)
+    return terminal
 
 
 def test_what_there_is(coterie: Terminal, tmp_path: Path) -> None:
