@@ -178,18 +178,16 @@ def test_real_runs_are_read_as_they_tell_themselves_before_and_after_adaptation(
     found = measure_cells(plan, finished)
     columns = (*CLASSIFICATION.columns, "ari", "nmi", "groups", "up_bytes", "down_bytes", "simulated_seconds", "rounds")
     for row in found.cells.filter(pl.col("method") != "fedavg+FT").to_dicts():
-        assert {name: row[name] for name in columns} == {
-            name: results[row["key"]].summary[name] for name in columns
-        }
+        told = results[row["key"]].summary
+        assert {name: row[name] for name in columns} == {name: told[name] for name in columns}
     last = found.curves.group_by("method", "seed", maintain_order=True).last()
     assert last["bytes"].to_list() == (found.cells["up_bytes"] + found.cells["down_bytes"]).to_list()
     assert found.clients.height == 6 * 4
     means = found.clients.group_by("method", "seed", maintain_order=True).agg(pl.col("accuracy").mean())
     assert means["accuracy"].to_list() == pytest.approx(found.cells["macro_accuracy"].to_list())
     # The row after adaptation is read from the runs of FedAvg.
-    before, after = (
-        found.cells.filter(method=method, seed=0).row(0, named=True) for method in ("fedavg", "fedavg+FT")
-    )
+    of_first = found.cells.filter(seed=0)
+    before, after = (of_first.filter(method=method).row(0, named=True) for method in ("fedavg", "fedavg+FT"))
     rounds = finished[before["key"]].rounds()
     assert before["adapted_macro_accuracy"] == after["macro_accuracy"] == rounds["adapted_macro_accuracy"][-1]
     assert after["worst10"] == after["adapted_worst10"] == rounds["adapted_worst10"][-1]

@@ -135,7 +135,7 @@ def test_toml_there_and_back(text: str) -> None:
 
 def test_what_was_picked_wins_in_its_setting_alone() -> None:
     comparison = made(settings={"a": {}, "b": {"training.epochs": 2}}, seeds=1)
-    picked = {"method": {"clusters": 5}, "training": {"lr": 0.3}}
+    picked: dict[str, Any] = {"method": {"clusters": 5}, "training": {"lr": 0.3}}
     tuned = replace(comparison, tuned={"b": {"ifca(clusters=2)": picked}}).cells()
     lr = comparison.cells()[0].experiment.training.lr
     found = [(cell.experiment.method.settings.get("clusters"), cell.experiment.training.lr) for cell in tuned]

@@ -145,7 +145,9 @@ def measure_cells(comparison: Comparison, finished: Mapping[str, RunFolder]) -> 
         runs.setdefault((cell.key, cell.is_adapted), kind(finished[cell.key], cell.key))
     ends = {place: _read_last_values(run, of_cells) for place, run in runs.items()}
     places = [(cell.key, cell.is_adapted) for cell in cells]
-    labels = [{"setting": cell.setting, "method": cell.method, "seed": cell.seed} for cell in cells]
+    labels: list[dict[str, Any]] = [
+        {"setting": cell.setting, "method": cell.method, "seed": cell.seed} for cell in cells
+    ]
     baselines = {
         (cell.setting, cell.seed): ends[place].get(comparison.measure)
         for cell, place in zip(cells, places, strict=True)

@@ -97,7 +97,7 @@ class Proposals:
     def __init__(self, ranges: Mapping[str, Range], sampler: str, seed: int) -> None:
         import optuna
 
-        self.ranges = dict(ranges)
+        self.ranges: dict[str, Any] = dict(ranges)
         chosen: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=seed)
         if sampler == "tpe":
             chosen = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
