@@ -115,7 +115,7 @@ def run_comparison(
                 )
             except KeyboardInterrupt:
                 tried, planned = _count_finished(ended), tune * len(comparison.settings) * len(comparison.methods)
-                runs = _count_cells(comparison)
+                runs = len({cell.key for cell in comparison.cells()})
                 follow = f"{count_of(runs, 'run')} {'follows' if runs == 1 else 'follow'}"
                 left = f"{tried} of at most {count_of(planned, 'trial')} are finished; {follow}"
                 return Compared(comparison, where, {}, None, None, "interrupted", left=left)
@@ -172,10 +172,6 @@ def _describe_warnings(cells: Sequence[Cell], done: Mapping[str, RunFolder]) -> 
 
 def _count_finished(outcomes: Mapping[str, CellOutcome]) -> int:
     return sum(outcome.status == "finished" for outcome in outcomes.values())
-
-
-def _count_cells(comparison: Comparison) -> int:
-    return len({cell.key for cell in comparison.cells()})
 
 
 def _describe_left(comparison: Comparison, where: ComparisonFolder, outcomes: Mapping[str, CellOutcome]) -> str:

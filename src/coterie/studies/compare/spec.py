@@ -627,16 +627,10 @@ def _read_part(
         if section not in SECTIONS:
             problems.append(unknown("section", section, SECTIONS, where=f"in {where}"))
             continue
-        if section == "network" and (local := _find_local(value)) is not None:
+        if remedy := _find_remedy(section, key, value):
             problems.append(
-                f"{where}.network = {local} is not possible, because the runs of a comparison are separate "
-                "processes, which cannot find it; define it at the top of a module or script"
-            )
-            continue
-        if _holds_data(section, key, value):
-            problems.append(
-                f"{where}.data was given in Python, and the runs of a comparison are separate processes; write it "
-                "to a file, .npz, .parquet or .csv, and give its path"
+                f"{where}.{section} was given in Python, where the runs of a comparison, which are separate "
+                f"processes, do not find it; {remedy}"
             )
             continue
         try:
@@ -671,24 +665,20 @@ def _read_part(
     return part
 
 
-def _find_local(network: Any) -> str | None:
-    """Return what a network given in Python is called, if it is defined inside a function; else None."""
-    given = network.get("name") if isinstance(network, Mapping) else network
-    if not callable(given):
-        return None
-    name: str = getattr(given, "__qualname__", type(given).__qualname__)
-    return name if "<" in name else None
+def _find_remedy(section: str, key: str, value: Any) -> str:
+    """Return what to do about data themselves, or a network defined inside a function; empty for all else."""
+    if not key and isinstance(value, Mapping) and (section == "network" or set(value) <= set(field_names(section))):
+        value = value.get("name", "")
+    if key not in ("", "name") or isinstance(value, str | Path):
+        return ""
+    if section == "network" and callable(value):
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        return f"define {name} at the top of a module or script" if "<" in name else ""
+    if section == "data":
+        from coterie.clients.data.read import given  # brings torch, as whoever has such data does
 
-
-def _holds_data(section: str, key: str, value: Any) -> bool:
-    """Return whether a part of an experiment holds data themselves, in the place of their name."""
-    if section != "data" or key not in ("", "name") or isinstance(value, str | Path):
-        return False
-    if not key and isinstance(value, Mapping) and set(value) <= set(field_names("data")):
-        return _holds_data(section, "name", value.get("name", ""))
-    from coterie.clients.data.read import given  # brings torch, as whoever has such data does
-
-    return given.is_given(value)
+        return "write it to a file, .npz, .parquet or .csv, and give its path" if given.is_given(value) else ""
+    return ""
 
 
 def _expected_metrics(experiment: PartialTables, settings: Mapping[str, PartialTables]) -> RunMetrics | None:

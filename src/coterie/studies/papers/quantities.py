@@ -177,14 +177,8 @@ class Quantity(BaseModel):
             return f"{name} before log '{self.drop_at}' is first above 0, less the lowest until two rounds later"
         if self.share_above is not None:
             return f"share of rounds with {name} above {self.share_above:g}"
-        below = self.first_above is None
-        return f"first round with {name} {'below' if below else 'above'} {self._edge:g}, {REACHED}"
-
-    @property
-    def _edge(self) -> float:
-        edge = self.first_below if self.first_above is None else self.first_above
-        assert edge is not None
-        return edge
+        edge, side = (self.first_below, "below") if self.first_above is None else (self.first_above, "above")
+        return f"first round with {name} {side} {edge:g}, {REACHED}"
 
     def read(self, folder: RunFolder, measure: str, rounds: int, adapted: bool = False) -> float | AtLeast:
         """The number of a finished run; NaN where the run has none, a bound for a round that never came.
@@ -227,8 +221,8 @@ class Quantity(BaseModel):
             )
         if self.share_above is not None:
             return scale * float((course["value"] > self.share_above).to_numpy().mean())
-        above = self.first_above is not None
-        beyond = pl.col("value") > self._edge if above else pl.col("value") < self._edge
+        value = pl.col("value")
+        beyond = value < self.first_below if self.first_above is None else value > self.first_above
         return _first(course.filter(beyond), course, rounds)
 
     def read_log(self, folder: RunFolder, name: str | None = None) -> pl.DataFrame:
