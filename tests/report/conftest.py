@@ -4,7 +4,7 @@ import pytest
 
 from coterie.runs.folder.run_folder import RunFolder
 
-from .stories import all_stories
+from .stories import everything
 from .synthesis import synthesise
 
 
@@ -26,4 +26,4 @@ def together(parent: Path) -> RunFolder:
 @pytest.fixture(scope="session")
 def mixed(parent: Path) -> RunFolder:
     """A run whose log has everything that any figure knows."""
-    return synthesise(parent, "mixed", clients=12, rounds=12, story=all_stories(12, 12), newcomers=9)
+    return synthesise(parent, "mixed", clients=12, rounds=12, story=everything(12, 12), newcomers=9)

@@ -1,11 +1,12 @@
 """What a test needs to look into a drawn figure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
 from coterie.report.charts import draw_run
-from coterie.report.drawing.figure import Figure
+from coterie.report.drawing.figure import Chart, Figure
 from coterie.report.drawing.saving import specification
 from coterie.runs.folder.reading import RunResults, read_runs
 from coterie.runs.folder.run_folder import RunFolder
@@ -17,6 +18,12 @@ def logging(run: RunFolder, *rows: tuple[int, str, str, float]) -> RunResults:
     changed = read_runs([run])[0]
     changed.__dict__["log"] = pl.DataFrame(rows, LOG, orient="row")
     return changed
+
+
+def charts_of(folder: RunFolder, against: Sequence[RunFolder] = ()) -> dict[str, Chart]:
+    """The charts of a run's page, by name."""
+    run, *others = read_runs([folder, *against])
+    return {figure.name: figure.chart for figure in draw_run(run, others) if figure.chart is not None}
 
 
 def story(run: RunResults) -> list[Figure]:

@@ -11,7 +11,6 @@ from coterie.report.gains import bound_worst_tenth
 from coterie.report.run_page import build
 from coterie.report.uncertainty import (
     difference_interval,
-    least_visible_difference,
     wilson_interval,
     worst_tenth_interval,
     worst_tenth_of_intervals,
@@ -38,14 +37,6 @@ def test_intervals_are_those_of_their_sources() -> None:
     low, high = difference_interval([56 / 70, 9 / 10, 0], [70, 10, 0], [48 / 80, 3 / 10, 0], [80, 10, 5])
     np.testing.assert_allclose(low, [0.0524, 0.1705, np.nan], atol=5e-5)
     np.testing.assert_allclose(high, [0.3339, 0.8090, np.nan], atol=5e-5)
-
-
-def test_the_least_visible_difference_shrinks_with_samples() -> None:
-    seen = [least_visible_difference(0.8, samples) for samples in (10, 100, 10_000)]
-    assert seen == sorted(seen, reverse=True)
-    assert 0.3 < seen[0] < 0.5
-    assert seen[2] == pytest.approx(1.96 * np.sqrt(2 * 0.16 / 10_000), abs=0.001)
-    assert np.isnan(least_visible_difference(0.5, 1))
 
 
 @pytest.mark.medium

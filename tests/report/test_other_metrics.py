@@ -16,11 +16,9 @@ from rich.console import Console
 
 from coterie.errors import BadInput
 from coterie.report import run_page, run_tables
-from coterie.report.charts import charts_of
 from coterie.report.comparison import page as comparison_page
 from coterie.report.comparison import table
-from coterie.report.comparison.charts import charts_of as comparison_charts_of
-from coterie.report.comparison.charts import draw_cost
+from coterie.report.comparison.charts import draw_cost, draw_setting
 from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
 from coterie.report.comparison.findings import headline
 from coterie.report.comparison.view import View, views
@@ -36,6 +34,7 @@ from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import summarise
 from coterie.studies.papers.quantities import Quantity, built_in, known_measures
 
+from .drawing import charts_of
 from .synthesis import synthesise
 
 RMSE = RunMetric("rmse", "RMSE", "the root of the mean squared error", False, True)
@@ -178,7 +177,8 @@ def test_the_page_of_a_run_speaks_of_its_metric(tmp_path: Path, metrics: RunMetr
     assert re.search(rf"{metric.title}\D+{written}", said)
     assert bool(re.search("% lower .*poor", said)) == metric.less_is_better
     assert bool(re.search("points .*poor", said)) == metric.is_share
-    assert re.search(r"8 of 8 clients\D+ 0 ", said)
+    twin = run(tmp_path / "twin", "good", metrics, good=False)  # of the same clients
+    assert re.search(r": 8 gain, 0 lose", text_of(run_page.build(good, [twin])))
     assert ("Lower" in said) == metric.less_is_better
     assert f"further {'left' if metric.less_is_better else 'right'}" in said
     assert f"further {'down' if metric.less_is_better else 'up'}" in said
@@ -274,9 +274,11 @@ def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path) -> None:
     assert re.search(f"fesem .*{metrics.deciding.title}", said)
     if ACCURACY not in metrics.of:
         assert "ccuracy" not in said
-    drawn = comparison_charts_of(comparison, frames, summary)
-    assert metrics.deciding.name in drawn
-    assert ("~%" in json.dumps(specification(drawn[metrics.deciding.name]))) == metrics.deciding.is_share
+    (part,) = views(comparison, frames, summary)
+    first = draw_setting(part)[0]
+    assert first.name == metrics.deciding.name
+    assert first.chart is not None
+    assert ("~%" in json.dumps(specification(first.chart))) == metrics.deciding.is_share
     where.write_frames(frames, summary)
     assert pl.read_parquet(where.path / "summary.parquet").equals(summary)
 

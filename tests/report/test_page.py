@@ -1,6 +1,5 @@
 import json
 import re
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ import pytest
 
 from coterie.errors import BadInput
 from coterie.report import run_page
-from coterie.report.charts import charts_of
 from coterie.runs.folder.picture import Picture
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import CLIENTS, FAILURES, FEDERATION, LEDGER, NEWCOMERS, ROUNDS
-from tests.browser import CHROMIUM
 from tests.processes import call, run_apart
 
+from .drawing import charts_of
 from .synthesis import synthesise
 
 
@@ -45,17 +43,6 @@ class Reader(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
-
-
-def browse(path: Path, folder: Path, *options: str) -> tuple[str, list[str]]:
-    """The page after its scripts have run, and what they wrote to the console; nothing outside is reachable."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
-    command += ["--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"]
-    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder}", *options]
-    command += ["--virtual-time-budget=20000", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.fixture(scope="module")

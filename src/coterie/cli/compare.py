@@ -217,13 +217,10 @@ def compare(
 
 def _save_charts(compared: Compared, directory: Path, quiet: bool) -> None:
     """Save the charts of the page as files, and print their paths."""
-    from coterie.report.comparison.charts import charts_of
-    from coterie.report.drawing.saving import save_charts
+    from coterie.report.drawing.saving import save_figures
+    from coterie.report.figures import draw
 
-    assert compared.frames is not None
-    assert compared.summary is not None  # only an interrupted comparison has none
-    figures = charts_of(compared.comparison, compared.frames, compared.summary)
-    for path in save_charts(figures, directory):
+    for path in save_figures(draw(compared).values(), directory):
         if not quiet:
             print_escaped(path)
 

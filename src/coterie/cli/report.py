@@ -27,10 +27,13 @@ def report(run: RunName, charts: Charts = None, against: Against = None, folder:
         charts.mkdir(parents=True, exist_ok=True)  # if it cannot be made, the page is left as it is
     print_escaped(write_page(found, others))
     if charts is not None:
-        from coterie.report.charts import save_charts_of
+        from coterie.report.charts import draw_run
         from coterie.report.compared_runs import read_against
+        from coterie.report.drawing.saving import save_figures
+        from coterie.runs.folder.reading import read_runs
 
-        for path in save_charts_of(found, charts, read_against(found)[0]):
+        run, *beside = read_runs([found, *read_against(found)[0]])
+        for path in save_figures(draw_run(run, beside), charts):
             print_escaped(path)
 
 

@@ -243,15 +243,10 @@ def _caution(
 ) -> list[str]:
     """Say what the intervals are, and what could be seen at all."""
     metric = run.metrics.deciding
-    tested, level = samples[(samples > 0) & ~np.isnan(scores)], None
-    if counted and len(tested):
-        # Around what both score; a baseline that is far worse leaves more room for chance.
-        models = [baseline.scores for baseline in baselines if not baseline.fixed]
-        means = [np.nanmean(of) for of in (scores, *models) if not np.isnan(of).all()]
-        level = float(np.mean([means[0], np.mean(means[1:] or means)]))
+    tested = samples[(samples > 0) & ~np.isnan(scores)]
     several = len(run.metrics.of) > 1 and baselines and not counted
     decides = f"Gains are by {metric.title}, the first of the run's metrics, which decides." if several else ""
-    visible = say_visible(metric, tested, bounds, level)
+    visible = say_visible(metric, tested, next(filter(None, bounds), None))
     known = any(ends is not None for ends in bounds)
     intervals = explain_intervals(metric, counted=counted, known=known) if baselines else ""
     fixed = next((baseline.name for baseline in baselines if baseline.fixed), "")

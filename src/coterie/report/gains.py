@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -13,7 +11,6 @@ from coterie.report.numbers import FINEST, MISSING, signed, significant
 from coterie.report.uncertainty import (
     DRAWS,
     join_intervals,
-    least_visible_difference,
     wilson_interval,
     worst_tenth_interval,
     worst_tenth_of_intervals,
@@ -150,33 +147,20 @@ def count_gains(name: str, gains: Floats, ends: Ends | None) -> str:
     return f"{words}; {up:,} of the gains and {down:,} of the losses are beyond chance."
 
 
-def say_visible(
-    metric: RunMetric, samples: NDArray[np.int64], ends: Sequence[Ends | None], level: float | None
-) -> str:
-    """Say what gain could be seen at all of one client; nothing where that is not known.
+def say_visible(metric: RunMetric, samples: NDArray[np.int64], ends: Ends | None) -> str:
+    """Say what gain could be seen at all of one client: half as wide as intervals are; nothing where none is known.
 
     Args:
         metric: by which clients are scored.
         samples: that they were tested on `[clients]`.
-        ends: of the intervals of gains, the first of which tells; not needed with a `level`.
-        level: the share of right answers around which both scores lie; None where answers are not counted.
+        ends: of the intervals of gains.
     """
-    if not len(samples):
+    if ends is None or np.isnan(ends).all():
         return ""
-    median = int(np.median(samples))
-    said = f"A client here has {count_of(median, 'test sample')} (median). "
-    if level is not None:
-        least = least_visible_difference(level, median)
-        if np.isnan(least):
-            return f"{said}With so few, no difference for a single client can be distinguished from chance."
-        size = f"{100 * least:.0f} points"
-    else:
-        widths = [(high - low)[~np.isnan(high - low)] for low, high in filter(None, ends)]
-        if not widths or not len(widths[0]):
-            return ""
-        half = float(np.median(widths[0])) / 2
-        size = f"{half:.0f} points" if metric.is_share else f"{significant(half, 2)} in {metric.title}"
-    return f"{said}For one client a difference below about {size} may be chance."
+    half = float(np.nanmedian(ends[1] - ends[0])) / 2
+    size = f"{half:.0f} points" if metric.is_share else f"{significant(half, 2)} in {metric.title}"
+    said = f"A client here has {count_of(int(np.median(samples)), 'test sample')} (median)."
+    return f"{said} For one client a difference below about {size} may be chance."
 
 
 def explain_intervals(metric: RunMetric, *, counted: bool, known: bool) -> str:

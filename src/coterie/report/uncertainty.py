@@ -81,21 +81,6 @@ def join_intervals(
     return value - other - np.hypot(below, other_above), value - other + np.hypot(above, other_below)
 
 
-def least_visible_difference(share: float, samples: int) -> float:
-    """Return the smallest difference of two shares around `share` whose interval leaves out zero; NaN for none.
-
-    Args:
-        share: what both are on average, as far as there is room for the difference.
-        samples: of either.
-    """
-    differences = np.arange(0.0, 1.0, 0.001)[1:]
-    higher = np.minimum(share + differences / 2, 1.0)
-    lower = higher - differences
-    low, _ = difference_interval(higher, samples, np.maximum(lower, 0), samples)
-    seen = (low > 0) & (lower >= 0)
-    return float(differences[seen.argmax()]) if seen.any() else float("nan")
-
-
 def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike, most: int = DRAWS) -> tuple[float, float]:
     """Return between what the mean of the worst tenth of the clients lies, if each had endless test samples.
 

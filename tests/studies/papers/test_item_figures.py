@@ -11,7 +11,6 @@ from coterie.report.reproduction.figures import draw_item
 from coterie.studies.compare.folder import find_finished
 from coterie.studies.papers import item as items
 from coterie.studies.papers import result
-from coterie.studies.papers.claims import Reference
 from coterie.studies.papers.item import Drawing, list_items, load_item
 from tests.commandline import Terminal
 
@@ -25,7 +24,7 @@ says = "Layers differ"
 seeds = 2
 measure = "accuracy"
 shows = ["accuracy", "gap"]
-draws = ["values", "rounds", "log", "layers", "pairs", "matrix", "map"]
+draws = ["log", "pairs", "matrix", "map"]
 [experiment]
 data = { name = "digits", split = "label-groups(2, 0.8)", clients = 4 }
 network = { name = "mlp", hidden = [8] }
@@ -70,15 +69,8 @@ def test_every_kind_of_drawing_is_of_the_runs(coterie: Terminal, tmp_path: Path)
     comparison, found = item.comparison("small"), result.read(tmp_path / "reproductions/a-fig1-small/result.json")
     runs = find_finished(comparison.cells(), tmp_path / "reproductions/cells")
     figures = {figure.name: figure for figure in draw_item(item, found, comparison, runs)}
-    assert {*figures} == {"values-accuracy", "log-gap1", "layers-gap1", "pairs-1", "matrix-1", "map-1"}
-    # Ours beside the printed number.
-    (row,) = [row for row in data_of(figures["values-accuracy"].chart) if row["printed"] is not None][:1]
-    ours = found.mean_and_sd(Reference("accuracy", "all", ""))
-    assert ours is not None
-    assert (row["what"], row["printed"], row["mean"]) == ("all", 81.5, pytest.approx(ours[0], rel=1e-4))
-    # Each layer and the whole, of both seeds; each pair of four clients, of both seeds.
-    layers = [row["layer"] for row in data_of(figures["layers-gap1"].chart) if "layer" in row]
-    assert {"fc1", "fc2"} <= {*layers}
+    assert {*figures} == {"log-gap1", "pairs-1", "matrix-1", "map-1"}
+    # Each pair of four clients, of both seeds.
     assert len(data_of(figures["pairs-1"].chart)) == 2 * 6
     assert {row["round"] for row in data_of(figures["log-gap1"].chart)} <= {1, 2, 3}
     # The page has them all, with the claims and the numbers.
@@ -94,8 +86,6 @@ def test_an_item_draws_what_its_quantities_have(name: str) -> None:
     item = load_item(name)
     needs: dict[Drawing, bool] = {
         "log": any(quantity.log is not None for quantity in item.own_quantities.values()),
-        "layers": any(quantity.log is not None for quantity in item.own_quantities.values()),
         "pairs": any(quantity.correlation is not None for quantity in item.own_quantities.values()),
     }
     assert all(needs.get(kind, True) for kind in item.draws)
-    assert item.draws

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from altair.utils.schemapi import debug_mode
 
 from coterie.errors import BadInput
 from coterie.report.charts.accuracy import draw_accuracy, draw_distribution, draw_traffic
-from coterie.report.charts.dendrogram import draw_dendrogram
 from coterie.report.charts.groups import draw_affinity, draw_history, draw_model_map
 from coterie.report.charts.log import draw_logged, find_names, list_undrawn
-from coterie.report.drawing.figure import Chart, Figure, with_style
-from coterie.report.drawing.saving import save_charts
-from coterie.runs.folder.reading import RunResults, read_runs
-from coterie.runs.folder.run_folder import RunFolder
+from coterie.report.drawing.figure import Figure, with_style
+from coterie.runs.folder.reading import RunResults
 
 
 @debug_mode(False)  # Altair's checks take half of the time of all charts; the tests do them
@@ -29,8 +25,6 @@ def draw_run(run: RunResults, against: Sequence[RunResults] = ()) -> list[Figure
         "affinity": partial(draw_affinity, run),
         "map": partial(draw_model_map, run),
     }
-    if run.logged("merge left").height:
-        draws["dendrogram"] = partial(draw_dendrogram, run)
     logged, undrawn = find_names(run)
     draws |= {figure: partial(draw_logged, run, figure, name) for figure, name in logged.items()}
     drawn = [_draw_or_say(name, draw) for name, draw in draws.items()]
@@ -50,22 +44,3 @@ def _draw_or_say(name: str, draw: Callable[[], Figure]) -> Figure:
     except Exception as error:  # noqa: BLE001  # whatever numbers of a run make of a chart
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return Figure(name, name.capitalize(), f"This chart could not be drawn ({reason[:200]}).")
-
-
-def charts_of(folder: RunFolder, against: Sequence[RunFolder] = ()) -> dict[str, Chart]:
-    """Draw the charts of a run, by name; a chart that the run has no data for is left out.
-
-    Raises:
-        BadInput: a file of a run is damaged.
-    """
-    run, *others = read_runs([folder, *against])
-    return {figure.name: figure.chart for figure in draw_run(run, others) if figure.chart is not None}
-
-
-def save_charts_of(folder: RunFolder, directory: Path | str, against: Sequence[RunFolder] = ()) -> list[Path]:
-    """Write each chart to `directory` as SVG and as PNG (at twice the size) and return the files.
-
-    Raises:
-        BadInput: a file of a run is damaged.
-    """
-    return save_charts(charts_of(folder, against), directory)

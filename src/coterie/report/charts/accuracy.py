@@ -9,6 +9,7 @@ import polars as pl
 
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows, thin
+from coterie.report.drawing.marks import line_looks
 from coterie.report.numbers import axis_format, capital, measured, value_format, volume
 from coterie.runs.folder.metrics import ADAPTED
 from coterie.runs.folder.reading import MEGABYTE, RunResults
@@ -71,6 +72,7 @@ def draw_distribution(run: RunResults, against: Sequence[RunResults]) -> Figure:
     if values.len() < 2:
         return Figure(name, title, "A distribution needs at least two clients with test data.")
     runs = [r for r in _alike(run, against) if r.last[metric.name].drop_nulls().len()]
+    colour, dash = _looks(runs)
     x = alt.X(f"{metric.name}:Q").title(f"{metric.title} of a client, last round")
     chart = (
         alt.Chart(rows(pl.concat([_steps(r) for r in runs])))
@@ -78,8 +80,8 @@ def draw_distribution(run: RunResults, against: Sequence[RunResults]) -> Figure:
         .encode(
             x=x.axis(format=axis_format(metric)).scale(zero=False),
             y=alt.Y("share:Q").title("clients at or below").axis(format=".0%").scale(domain=[0, 1]),
-            color=_colour_of(runs),
-            strokeDash=_dash_of(runs),
+            color=colour,
+            strokeDash=dash,
             order=alt.Order("share:Q"),
             tooltip=[alt.Tooltip("run:N")],
         )
@@ -88,12 +90,8 @@ def draw_distribution(run: RunResults, against: Sequence[RunResults]) -> Figure:
         f"Each line climbs from the {ends[0]} client (bottom) to the {ends[1]} (top). A line further "
         f"{'left' if metric.less_is_better else 'right'} is better. A steeper line is fairer."
     )
-    said = [_compare_clients(run, other) for other in _alike(run, against)[1:]]
-    if any(said):
-        caption += " " + " ".join(s for s in said if s)
-    else:
-        low, high = values.to_numpy().min(), values.to_numpy().max()
-        caption += f" Here the clients lie between {measured(metric, low)} and {measured(metric, high)}."
+    low, high = values.to_numpy().min(), values.to_numpy().max()
+    caption += f" Here the clients lie between {measured(metric, low)} and {measured(metric, high)}."
     return Figure(name, title, caption, chart)
 
 
@@ -125,7 +123,8 @@ def _draw_lines(runs: Sequence[RunResults], x: alt.X, y: alt.Y) -> list[alt.Char
     """Draw the mean of each run's first metric: a line through its rounds, and what it says of each."""
     metric, frame = runs[0].metrics.deciding, pl.concat([_line(run) for run in runs])
     y = y.axis(format=axis_format(metric)).scale(zero=False)
-    base = alt.Chart(rows(frame)).encode(x=x, y=y, color=_colour_of(runs))
+    colour, dash = _looks(runs)
+    base = alt.Chart(rows(frame)).encode(x=x, y=y, color=colour)
     shown = [
         alt.Tooltip("run:N"),
         alt.Tooltip("round:Q"),
@@ -134,7 +133,7 @@ def _draw_lines(runs: Sequence[RunResults], x: alt.X, y: alt.Y) -> list[alt.Char
     ]
     few = frame.height <= 30 * len(runs)
     return [
-        base.mark_line(strokeWidth=2).encode(strokeDash=_dash_of(runs), order=alt.Order("round:Q")),
+        base.mark_line(strokeWidth=2).encode(strokeDash=dash, order=alt.Order("round:Q")),
         base.mark_point(size=36, opacity=1 if few else 0, filled=True).encode(tooltip=shown),
     ]
 
@@ -166,45 +165,6 @@ def _megabytes(run: RunResults) -> float:
     return float(run.summary["up_bytes"] + run.summary["down_bytes"]) / MEGABYTE
 
 
-def _compare_clients(run: RunResults, other: RunResults) -> str:
-    """Count the clients that do better than in another run, of those that both tested."""
-    metric = run.metrics.deciding
-    columns = [metric.name, f"{metric.name}_other"]
-    pairs = run.last.join(other.last, on="client", suffix="_other").drop_nulls(columns)
-    if not pairs.height:
-        return ""
-    own, others = (pairs[column] for column in columns)
-    gain = others - own if metric.less_is_better else own - others
-    better, worse = int((gain > 1e-9).sum()), int((gain < -1e-9).sum())
-    return (
-        f"Compared with {other.label}, {better} of {pairs.height} clients do better, "
-        f"{worse} worse and {pairs.height - better - worse} the same."
-    )
-
-
-def _colour_of(runs: Sequence[RunResults]) -> alt.Color:
+def _looks(runs: Sequence[RunResults]) -> tuple[alt.Color, alt.StrokeDash]:
     labels = [run.label for run in runs]
-    scale = alt.Scale(domain=labels, range=of_groups(range(len(labels))))
-    return alt.Color("run:N").scale(scale).legend(_legend(runs))
-
-
-def _dash_of(runs: Sequence[RunResults]) -> alt.StrokeDash:
-    labels = [run.label for run in runs]
-    dashes = [[1, 0], [6, 3], [2, 3], [9, 3, 2, 3]]
-    scale = alt.Scale(domain=labels, range=[dashes[i % len(dashes)] for i in range(len(labels))])
-    return alt.StrokeDash("run:N").scale(scale).legend(_legend(runs))
-
-
-def _legend(runs: Sequence[RunResults]) -> alt.Legend | None:
-    if len(runs) == 1:
-        return None
-    return alt.Legend(
-        orient="top",
-        direction="vertical",
-        columns=1,
-        title=None,
-        labelLimit=280,
-        symbolType="stroke",
-        symbolSize=500,
-        symbolStrokeWidth=2,
-    )
+    return line_looks("run", labels, of_groups(range(len(labels))), range(len(labels)))

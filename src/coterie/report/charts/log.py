@@ -10,17 +10,14 @@ import altair as alt
 import polars as pl
 
 from coterie.errors import count_of
-from coterie.report.drawing.colours import of_groups
 from coterie.report.drawing.figure import Chart, Figure, rows, thin
 from coterie.report.drawing.marks import (
-    LOGARITHMIC,
     MOST_LINES,
     MOST_NAMED,
     THRESHOLD,
+    are_far_apart,
     band,
-    dots,
     lines,
-    on_log_scale,
     round_axis,
     rules,
     value_axis,
@@ -30,9 +27,6 @@ from coterie.runs.folder.reading import RunResults
 
 MOST_PLAIN = 24
 """A page has at most so many charts of names that nothing is known of; further ones are listed."""
-
-QUANTILES = ("min", "q1", "median", "q3", "max")
-"""The parts of a number that a method logs as quantiles; they are drawn as a line between two bands."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +41,6 @@ class About:
     """The name that is above zero in the rounds that are marked, and"""
     happened: str = ""
     """what happened in these."""
-    step: bool = False
-    """Whether a value holds until the next one."""
 
 
 ABOUT = {
@@ -107,7 +99,6 @@ ABOUT = {
     "cut": About(
         "Where the dendrogram is cut",
         "The share of its whole height at which the dendrogram is cut. At 1 all clients are one group.",
-        step=True,
     ),
     "gap1": About(
         "How well similarity tells the groups apart",
@@ -140,7 +131,6 @@ ABOUT = {
         "How many tensors are shared",
         "The number of the network's tensors, counted from the input, that the server averages in a round. The "
         "rest are each client's own.",
-        step=True,
     ),
     "lambda": About(
         "How strongly clients are pulled to their group",
@@ -162,27 +152,24 @@ ABOUT = {
         "How often each layer is exchanged",
         "The rounds between two exchanges of a layer, a mean over the groups. Layers in which the members of a "
         "group hardly differ are exchanged less often.",
-        step=True,
     ),
 }
 """Names in the order of the page; any other name has a chart too, without a word on what it is."""
 
 SHOWN_WITH = {
-    **{about.threshold: name for name, about in ABOUT.items() if about.threshold},
-    **{"fired": "hopkins", "rdp end": "loss", "accepted": "trial", "chosen": "gap1", "frozen": "identity changes"},
+    **{beside: name for name, about in reversed(ABOUT.items()) for beside in (about.threshold, about.event)},
     "shared layers": "shared tensors",
-    **dict.fromkeys(("merge right", "merge height", "dendrogram client"), "merge left"),
 }
 """Names that have no chart of their own where another name is logged, whose chart shows them."""
 
-DRAWN_ELSEWHERE = ("leaf", "leaf size", "merge left")
-"""Names that the chart of each client's group and the dendrogram draw."""
+NOT_DRAWN = ("leaf", "leaf size", "merge left", "merge right", "merge height", "dendrogram client")
+"""Names of a tree, which lines over rounds do not show."""
 
 
 def find_names(run: RunResults) -> tuple[dict[str, str], list[str]]:
     """Return the names in the log that have a chart, by the name of their figure, and those without room."""
     logged = run.log["name"].unique(maintain_order=True).to_list()
-    own = [name for name in logged if name not in DRAWN_ELSEWHERE and SHOWN_WITH.get(name) not in logged]
+    own = [name for name in logged if name not in NOT_DRAWN and SHOWN_WITH.get(name) not in logged]
     unknown = [name for name in own if name not in ABOUT and run.logged(name)["round"].n_unique() > 1]
     found = {name.replace(" ", "-"): name for name in ABOUT if name in own}
     for name in unknown[:MOST_PLAIN]:
@@ -203,38 +190,27 @@ def draw_logged(run: RunResults, figure: str, name: str) -> Figure:
     about = ABOUT.get(name, About(name, f"What the method logged as {name}."))
     frame = run.logged(name)
     parts = frame["of"].unique(maintain_order=True).to_list()
-    log = on_log_scale(frame["value"])
-    y = value_axis(name, log)
+    is_logarithmic = are_far_apart(frame["value"])
+    y = value_axis(name, is_logarithmic=is_logarithmic)
     layers: list[Chart] = []
-    if set(parts) == set(QUANTILES):
-        wide = frame.pivot("of", index="round", values="value", maintain_order=True)
-        layers = [
-            band(run, wide.select("round", low=low, high=high), BLUE, opacity)
-            for low, high, opacity in (("min", "max", 0.15), ("q1", "q3", 0.3))
-        ]
-        line, words = wide.select("round", of=pl.lit(""), value="median"), "The line is the median, the bands hold"
-        words += " the middle half and all. Here the median"
-    elif len(parts) > MOST_LINES:
+    if len(parts) > MOST_LINES:
         spread = frame.group_by("round", maintain_order=True).agg(
             low=pl.col("value").min(), value=pl.col("value").median(), high=pl.col("value").max()
         )
-        layers = [band(run, spread, BLUE)]
+        layers = [band(run, spread)]
         line = spread.select("round", pl.lit("").alias("of"), "value")
         words = f"The line is the median of {len(parts):,}, the band their range. Here the median"
     else:
         line, words = frame, "Here it"
     layers += [_draw_threshold(run, about.threshold, y)] if run.logged(about.threshold).height else []
-    layers.append(lines(run, line, y, step=about.step))
+    layers.append(lines(run, line, y))
     happened = run.logged(about.event).filter(pl.col("value") > 0)["round"].unique().sort()
     if happened.len():
-        single = line["of"].n_unique() == 1
-        at = line.filter(pl.col("round").is_in(happened.implode()))
-        layers.append(
-            dots(run, thin(at), y, about.happened) if single and at.height else rules(run, happened, about.happened)
-        )
+        layers.append(rules(run, happened, about.happened))
     caption = f"{about.meaning} {words} {_describe_course(line)}{_describe_ends(frame, parts)}"
     caption += _describe_threshold(run, about) + _describe_event(run, about, happened) + "."
-    return Figure(figure, about.title, caption + LOGARITHMIC * (log is not None), alt.layer(*layers))
+    caption += " The axis is logarithmic." * is_logarithmic
+    return Figure(figure, about.title, caption, alt.layer(*layers))
 
 
 def list_undrawn(names: Sequence[str]) -> Iterator[Figure]:
@@ -242,9 +218,6 @@ def list_undrawn(names: Sequence[str]) -> Iterator[Figure]:
     if names:
         said = ", ".join(names[:MOST_PLAIN]) + " and others" * (len(names) > MOST_PLAIN)
         yield Figure("log-rest", "Also in the log", f"Left out for lack of room: {said}.")
-
-
-BLUE = of_groups([0])[0]
 
 
 def _draw_threshold(run: RunResults, name: str, y: alt.Y) -> Chart:

@@ -15,7 +15,7 @@ from coterie.report.numbers import MISSING, decimals, join_words, signed, signif
 from coterie.report.tables import Table
 
 MOST_DOTS = 2500
-"""A chart has at most so many dots. Beyond, dots next to each other become one larger dot."""
+"""A chart has about so many dots at most. Of more, every k-th in the order of gains is drawn."""
 
 MOST_GROUPS = 8
 """At most so many groups are told apart; the later ones are taken together."""
@@ -105,7 +105,10 @@ def draw_gains(view: View) -> Figure:
     labels = labels_of(found)
     looks = {label: _colour_of(label, i) for i, label in enumerate(labels)}
     name_line = pl.col("method").replace_strict(lines).alias("line")
-    shown = _dots(found)
+    dots = found.rename({"label": "of"}).filter(pl.col("gain").is_finite())
+    every = max(1, -(-dots.height // MOST_DOTS))
+    dots = dots.sort("method", "of", "gain", maintain_order=True).gather_every(every)
+    dots = dots.select("method", "of", "gain", pl.col("^(name|seed)$"), name_line)
     x = alt.X("gain:Q").title(_axis_of_gains(view))
     x = x.axis(format=f"+{PLAIN}", labelExpr="datum.value == 0 ? '0' : datum.label")
     # In the order of the mean gain, the best above.
@@ -117,18 +120,15 @@ def draw_gains(view: View) -> Figure:
     )
     tooltips = [
         alt.Tooltip("method:N"),
+        alt.Tooltip("name:N"),
+        *([alt.Tooltip("seed:N")] if "seed" in dots.columns else []),
         alt.Tooltip("of:N", title="group"),
         alt.Tooltip("gain:Q", format=_gain_format(view)),
     ]
-    tooltips[1:1] = [
-        alt.Tooltip(f"{column}:N") for column in ("name", "seed", "clients") if column in shown.columns
-    ]
-    dots = alt.Chart(rows(shown.with_columns(name_line))).mark_point(filled=True, opacity=0.7)
-    encoded = dots.encode(x=x, y=y, color=colour(looks, stroke=False), tooltip=tooltips)
+    encoded = alt.Chart(rows(dots)).mark_point(filled=True, opacity=0.7)
+    encoded = encoded.encode(x=x, y=y, color=colour(looks, stroke=False), tooltip=tooltips)
     if len(labels) > 1:
         encoded = encoded.encode(yOffset=alt.YOffset("of:N").sort(labels))
-    if "clients" in shown.columns:
-        encoded = encoded.encode(size=alt.Size("clients:Q").scale(range=[12, 160]).legend(None))
     chart = alt.layer(
         alt.Chart(rows(pl.DataFrame({"gain": [0.0]}))).mark_rule(color=NO_GROUP, strokeWidth=2).encode(x=x),
         encoded,
@@ -141,6 +141,7 @@ def draw_gains(view: View) -> Figure:
         ),
     )
     caption = _caption(view, found, counts, labels)
+    caption += f" One dot in {every} is drawn." if every > 1 else ""
     if alike:
         caption += f" Left out, as every client fares exactly as with {view.baseline}: {join_words(alike, 15)}."
     height = 70 + counts.height * (36 + 5 * min(len(labels), MOST_GROUPS))
@@ -229,20 +230,6 @@ def _with_labels(view: View, frame: pl.DataFrame) -> pl.DataFrame:
         named.select("method", "seed", of, "label"), on=["method", "seed", of], how="left", maintain_order="left"
     )
     return joined.with_columns(pl.col("label").fill_null(NONE))
-
-
-def _dots(found: pl.DataFrame) -> pl.DataFrame:
-    """What is drawn: a row a dot; where they are too many, those of a group that lie next to each other are one."""
-    frame = found.rename({"label": "of"}).filter(pl.col("gain").is_finite())
-    if frame.height <= MOST_DOTS:
-        return frame.drop("client", "seeds", "test_samples", "score", "low", "high", *OTHER)
-    gain = frame["gain"].to_numpy()
-    width = max(float(gain.max() - gain.min()), 1e-6) / max(MOST_DOTS // (frame["method"].n_unique() * 4), 10)
-    return (
-        frame.with_columns((pl.col("gain") / width).round() * width)
-        .group_by("method", "of", "gain", maintain_order=True)
-        .agg(pl.len().alias("clients"))
-    )
 
 
 def _caption(view: View, found: pl.DataFrame, counts: pl.DataFrame, labels: list[str]) -> str:

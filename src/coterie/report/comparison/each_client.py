@@ -223,9 +223,8 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: Sequ
     """Say what the intervals are of, and what could be seen at all."""
     metric, own, other = view.metrics.deciding, _read_scores(pair), _read_scores(pair, OTHER)
     counted, ends = is_counted(metric, floats(view.clients["low"])), own.gain_bounds(metric, other)
-    means = [np.nanmean(scores.values) for scores in (own, other)]
     samples = people["test_samples"].fill_null(0).to_numpy().astype(np.int64)
-    visible = say_visible(metric, samples[samples > 0], [ends], float(np.mean(means)) if counted else None)
+    visible = say_visible(metric, samples[samples > 0], ends)
     less = f"A gain is how much lower the {metric.title} is." if metric.less_is_better else ""
     said = [
         " ".join(filter(None, [less, visible])),

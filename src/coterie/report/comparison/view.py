@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
-from coterie.report.drawing.marks import legend
+from coterie.report.drawing.marks import line_looks
 from coterie.report.gains import bound_scores, bound_worst_tenth, floats
 from coterie.report.numbers import alike, change, signed
 from coterie.report.uncertainty import DRAWS
@@ -21,9 +21,6 @@ from coterie.runs.folder.metrics import Metric, RunMetrics
 if TYPE_CHECKING:
     from coterie.studies.compare.measures import Frames
     from coterie.studies.compare.spec import Comparison
-
-DASHES = ([1, 0], [6, 3], [2, 3])
-"""The dashes of lines, one for each turn through the palette."""
 
 LEAST_DRAWS = 100
 """Draws of a bootstrap for each seed at least: of fewer, the ends of an interval of 95 % are not known."""
@@ -143,14 +140,9 @@ class View:
         labels = [self.label_of(method) for method in methods]
         others = [method for method in self.every if method != self.baseline]
         colours = {self.baseline: NO_GROUP, **dict(zip(others, of_groups(range(len(others))), strict=True))}
-        turns = {method: number // len(PALETTE) % len(DASHES) for number, method in enumerate(others)}
-        colour = alt.Scale(domain=labels, range=[colours[method] for method in methods])
-        dash = alt.Scale(domain=labels, range=[DASHES[turns.get(method, 0)] for method in methods])
-        named = legend(labels)
-        return (
-            alt.Color("method:N").scale(colour).legend(named),
-            alt.StrokeDash("method:N").scale(dash).legend(named),
-        )
+        turns = {method: number // len(PALETTE) for number, method in enumerate(others)}
+        dashes = [turns.get(method, 0) for method in methods]
+        return line_looks("method", labels, [colours[method] for method in methods], dashes)
 
     def with_labels(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with its methods named as legends name them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor, log10
 
 import altair as alt
 import polars as pl
@@ -21,16 +20,16 @@ MOST_NAMED = 8
 PLAIN = ".6~g"
 """Ticks as plain numbers. Without the 6 a tick has as many digits as its step needs, and 800 becomes 8e+2."""
 
-THRESHOLD, MARKED = PALETTE[5], PALETTE[1]
-"""Colours of a threshold, and of rounds in which something happened."""
+THRESHOLD = PALETTE[5]
+"""The colour of a threshold."""
 
 DASHED = [6, 4]
 
+DASHES = ([1, 0], [6, 3], [2, 3], [9, 3, 2, 3])
+"""The dashes of lines that are told apart by them."""
+
 SEAM = 0.6
 """Cells overlap by so many pixels, so that no paper shows between them."""
-
-LOGARITHMIC = " The axis is logarithmic."
-"""What a caption says of such an axis."""
 
 _POINTS_OF_A_CHART = 2400
 
@@ -41,26 +40,10 @@ def round_axis(run: RunResults) -> alt.X:
     return axis_of_rounds("round", first, last)
 
 
-def value_axis(title: str, log: pl.Series | None = None) -> alt.Y:
-    """Return the axis of the values; a logarithmic one where `log` has the values that it must show."""
-    y = alt.Y("value:Q").title(title)
-    if log is not None:
-        low, high = extent(log)
-        ticks, digits = decades(low, high), PLAIN if low >= 1e-4 and high < 1e6 else ".0e"
-        y = y.scale(type="log", nice=False)
-        return y.axis(format=digits, values=ticks) if len(ticks) > 1 else y.axis(format=digits)
-    return y.scale(zero=False).axis(format=PLAIN)
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Choose the ticks of a logarithmic axis: powers of ten, with their doubles and fives where there are few."""
-    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    for steps in ((1, 2, 5), (1,)):
-        ticks = [step * 10.0**power for power in powers for step in steps]
-        inside = [tick for tick in ticks if low <= tick <= high]
-        if len(inside) <= 7:
-            return inside
-    return inside[:: -(-len(inside) // 7)]
+def value_axis(title: str, *, is_logarithmic: bool) -> alt.Y:
+    """Return the axis of the values."""
+    scale = alt.Scale(type="log", nice=False) if is_logarithmic else alt.Scale(zero=False)
+    return alt.Y("value:Q").title(title).scale(scale).axis(format=PLAIN)
 
 
 def legend(labels: Sequence[str], *, stroke: bool = True) -> alt.Legend | None:
@@ -81,6 +64,26 @@ def legend(labels: Sequence[str], *, stroke: bool = True) -> alt.Legend | None:
     )
 
 
+def line_looks(
+    field: str, labels: Sequence[str], colours: Sequence[str], dashes: Sequence[int]
+) -> tuple[alt.Color, alt.StrokeDash]:
+    """Return colours and dashes of lines by a field, with one legend for both where there is more than one line.
+
+    Args:
+        field: that has the labels.
+        labels: of the lines.
+        colours: of each.
+        dashes: the number of each one's dash.
+    """
+    named = legend(labels) if len(labels) > 1 else None
+    colour = alt.Scale(domain=labels, range=colours)
+    dash = alt.Scale(domain=labels, range=[DASHES[number % len(DASHES)] for number in dashes])
+    return (
+        alt.Color(f"{field}:N").scale(colour).legend(named),
+        alt.StrokeDash(f"{field}:N").scale(dash).legend(named),
+    )
+
+
 def colour(looks: Mapping[str, str], *, stroke: bool = True) -> alt.Color:
     """Colour by `of`, with a legend where there is more than one."""
     labels = list(looks)
@@ -88,14 +91,13 @@ def colour(looks: Mapping[str, str], *, stroke: bool = True) -> alt.Color:
     return alt.Color("of:N").scale(scale).legend(legend(labels, stroke=stroke) if len(labels) > 1 else None)
 
 
-def lines(run: RunResults, frame: pl.DataFrame, y: alt.Y, *, step: bool = False) -> Chart:
+def lines(run: RunResults, frame: pl.DataFrame, y: alt.Y) -> Chart:
     """Draw one line for each value of `of`.
 
     Args:
         run: whose rounds the axis shows.
         frame: round, of, value; each `of` ascending by round.
         y: the axis of the values.
-        step: values hold until the next one, as of something that is switched.
     """
     labels = frame["of"].unique(maintain_order=True).to_list()
     looks = dict(zip(labels, of_groups(range(len(labels))), strict=True))
@@ -105,7 +107,7 @@ def lines(run: RunResults, frame: pl.DataFrame, y: alt.Y, *, step: bool = False)
     named = [alt.Tooltip("of:N", title="of")] if any(labels) else []
     # Where there is no line to see, in a single round, there is at least a dot.
     return alt.layer(
-        base.mark_line(strokeWidth=2, interpolate="step-after" if step else "linear"),
+        base.mark_line(strokeWidth=2),
         base.mark_point(size=30, opacity=1 if rounds <= 30 else 0, filled=True).encode(
             tooltip=[*named, alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".4~g")]
         ),
@@ -132,34 +134,11 @@ def stretches(frame: pl.DataFrame, who: str, what: str, every: int = 1) -> pl.Da
     return starts.select(who, what, pl.col("round").alias("start"), stop.alias("stop"))
 
 
-def band(run: RunResults, frame: pl.DataFrame, colour: str, opacity: float = 0.25) -> Chart:
+def band(run: RunResults, frame: pl.DataFrame) -> Chart:
     """Draw the range from `low` to `high` of each round; a single round has a bar. Its axis is the lines'."""
-    chart = alt.Chart(rows(thin_rounds(frame)))
-    marked = chart.mark_area(opacity=opacity, color=colour)
-    if frame.height == 1:
-        marked = chart.mark_rule(opacity=opacity, color=colour, strokeWidth=12)
+    chart, look = alt.Chart(rows(thin_rounds(frame))), {"opacity": 0.25, "color": PALETTE[0]}
+    marked = chart.mark_area(**look) if frame.height > 1 else chart.mark_rule(strokeWidth=12, **look)
     drawn: Chart = marked.encode(x=round_axis(run), y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
-    return drawn
-
-
-def dots(run: RunResults, frame: pl.DataFrame, y: alt.Y, label: str) -> Chart:
-    """Draw rounds in which something happened, as dots at `value` under a legend of their own."""
-    scale = alt.Scale(domain=[label], range=[MARKED])
-    marked = frame.with_columns(of=pl.lit(label))
-    drawn: Chart = (
-        alt.Chart(rows(marked))
-        .mark_point(size=70 if marked.height <= 40 else 25, filled=True, opacity=1)
-        .encode(
-            x=round_axis(run),
-            y=y,
-            fill=alt.Fill("of:N").scale(scale).legend(legend([label], stroke=False)),
-            tooltip=[
-                alt.Tooltip("of:N", title="what"),
-                alt.Tooltip("round:Q"),
-                alt.Tooltip("value:Q", format=".4~g"),
-            ],
-        )
-    )
     return drawn
 
 
@@ -179,12 +158,7 @@ def rules(run: RunResults, rounds: pl.Series, label: str) -> Chart:
     return drawn
 
 
-def extent(values: pl.Series) -> tuple[float, float]:
-    """Return the smallest and the largest of the values."""
-    return float(values.to_numpy().min()), float(values.to_numpy().max())
-
-
-def on_log_scale(values: pl.Series) -> pl.Series | None:
-    """Return the values if a logarithmic axis shows them better: all above zero, and far apart. None otherwise."""
-    low, high = extent(values)
-    return values if low > 0 and high / low > 30 else None
+def are_far_apart(values: pl.Series) -> bool:
+    """Say whether a logarithmic axis shows values better: all are above zero, and far apart."""
+    low, high = values.to_numpy().min(), values.to_numpy().max()
+    return bool(low > 0 and high / low > 30)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
 from coterie.errors import escape_lines
-from coterie.report.drawing.figure import Chart
+from coterie.report.drawing.figure import Chart, Figure
 from coterie.runs.folder.files import write_whole
 
 PNG_SCALE = 2
 """Pixels of a PNG for each pixel of a chart, across and down."""
+
+
+def save_figures(figures: Iterable[Figure], directory: Path | str) -> list[Path]:
+    """Write the charts of figures, as `save_charts` does; one without a chart is left out."""
+    return save_charts({figure.name: figure.chart for figure in figures if figure.chart is not None}, directory)
 
 
 def save_charts(charts: Mapping[str, Chart], directory: Path | str) -> list[Path]:

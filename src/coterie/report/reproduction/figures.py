@@ -1,9 +1,6 @@
-"""What a paper's table or figure draws, of our runs, with the printed numbers beside ours.
+"""What a paper's figure draws, of our runs, beyond what the page of every comparison has by itself.
 
-* `values`: every number as a dot with the interval over the seeds, and the printed one as a hollow diamond.
-* `rounds`: the measure over the rounds, which every comparison's page has by itself.
 * `log`: what the method logs over the rounds, as a Hopkins statistic or a gap.
-* `layers`: the last number that was logged for each layer.
 * `pairs`: distance and divergence of labels of each pair of clients.
 * `matrix`, `map`: how far apart the clients are, as a matrix and as a map, from the first seed.
 """
@@ -15,16 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import altair as alt
-import numpy as np
 import polars as pl
 
 from coterie.report.charts.groups import draw_affinity, draw_model_map
-from coterie.report.drawing.colours import NO_GROUP, PALETTE
+from coterie.report.drawing.colours import PALETTE
 from coterie.report.drawing.figure import Chart, Figure, axis_of_rounds, rows, thin, with_style
 from coterie.report.numbers import capital
-from coterie.report.reproduction.one_result import title_of
 from coterie.runs.folder.reading import RunResults
-from coterie.studies.compare.table import interval
 from coterie.studies.papers.claims import Reference
 from coterie.studies.papers.quantities import compare_pairs
 
@@ -36,9 +30,6 @@ if TYPE_CHECKING:
 
 Runs = list[tuple["Cell", "RunFolder"]]
 
-ROW = 18
-"""Pixels of a row of dots."""
-
 
 def draw_item(item: Item, found: Result, comparison: Comparison, finished: Mapping[str, RunFolder]) -> list[Figure]:
     """Draw what the paper draws, of the runs that are finished."""
@@ -46,64 +37,12 @@ def draw_item(item: Item, found: Result, comparison: Comparison, finished: Mappi
         (cell, finished[cell.key]) for cell in comparison.cells() if cell.key in finished and not cell.is_adapted
     ]
     draw = {
-        "values": lambda: _draw_values(item, found),
         "log": lambda: _draw_logs(item, found, runs),
-        "layers": lambda: _draw_layers(item, runs),
         "pairs": lambda: _draw_pairs(item, found, runs),
         "matrix": lambda: _draw_clients(runs, "matrix"),
         "map": lambda: _draw_clients(runs, "map"),
     }
-    return [with_style(figure) for kind in item.draws if kind in draw for figure in draw[kind]()]
-
-
-def _draw_values(item: Item, found: Result) -> Iterator[Figure]:
-    """A figure for each quantity that was printed, or for all that are shown where none was."""
-    printed = {reference.quantity for reference in item.published}
-    for quantity in [name for name in item.shows if name in printed] or item.shows:
-        points = [point for point in _read_values(item, found, quantity) if point["mean"] is not None]
-        if points:
-            yield _draw_dots(quantity, title_of(item, quantity, [found.scale]), points, item.unit(quantity))
-
-
-def _read_values(item: Item, found: Result, quantity: str) -> Iterator[dict[str, str | float | None]]:
-    for setting in item.settings:
-        for method in item.methods:
-            reference = Reference(quantity, method, setting)
-            if (span := found.lookup(reference)) is None:
-                continue
-            known = span.low[np.isfinite(span.low) & np.isfinite(span.high)]
-            ends = interval(known) if known.size else (np.nan,) * 3
-            mean, low, high = (None if np.isnan(end) else end for end in ends)
-            yield {
-                "what": f"{setting}: {method}" if len(item.settings) > 1 else method,
-                "mean": mean,
-                "low": low,
-                "high": high,
-                "printed": item.published.get(reference),
-            }
-
-
-def _draw_dots(name: str, title: str, points: list[dict[str, str | float | None]], unit: str) -> Figure:
-    names = ("mean", "low", "high", "printed")
-    frame = pl.DataFrame(points, schema={"what": pl.String(), **{column: pl.Float64() for column in names}})
-    order = frame["what"].to_list()
-    y = alt.Y("what:N", title=None, sort=order, axis=alt.Axis(labelLimit=260, labelOverlap=False))
-    axis = alt.X("mean:Q").title(unit or None).scale(zero=False)
-    tips = [alt.Tooltip("what:N"), *(alt.Tooltip(f"{column}:Q", format=",.4~g") for column in names)]
-    base = alt.Chart(rows(frame)).encode(y=y)
-    layers = [
-        base.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
-        base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(x=axis, tooltip=tips),
-    ]
-    there = frame.drop_nulls("printed")
-    if there.height:
-        diamonds = alt.Chart(rows(there)).mark_point(shape="diamond", size=90, color=PALETTE[5], strokeWidth=2)
-        layers.append(diamonds.encode(x=alt.X("printed:Q"), y=y, tooltip=tips))
-    caption = "A dot is our mean over the seeds, and the line its 95 % interval."
-    caption += " A diamond is the printed number." if there.height else " The paper prints no numbers of it."
-    return Figure(
-        f"values-{name}", capital(title), caption, alt.layer(*layers), height=max(120, ROW * len(points) + 40)
-    )
+    return [with_style(figure) for kind in item.draws for figure in draw[kind]()]
 
 
 def _draw_logs(item: Item, found: Result, runs: Runs) -> Iterator[Figure]:
@@ -118,11 +57,7 @@ def _draw_logs(item: Item, found: Result, runs: Runs) -> Iterator[Figure]:
             frames = [
                 item.quantities[found.scale][name]
                 .read_log(folder)
-                .with_columns(
-                    pl.lit(" ".join(filter(None, [cell.method, part.removeprefix("@").replace("_", "-")]))).alias(
-                        "line"
-                    )
-                )
+                .with_columns(line=pl.lit(f"{cell.method} {part.removeprefix('@').replace('_', '-')}".rstrip()))
                 for cell, folder in runs
                 if cell.setting == setting
                 for part, name in parts.items()
@@ -151,39 +86,6 @@ def _draw_course(name: str, title: str, frame: pl.DataFrame) -> Figure:
         ),
     )
     return Figure(name, capital(title), "A line is the mean over the seeds, and the band their range.", chart)
-
-
-def _draw_layers(item: Item, runs: Runs) -> Iterator[Figure]:
-    """A figure for each log that is read layer by layer: its last number for each, a dot a seed and method."""
-    logs = dict.fromkeys(quantity.log for quantity in item.own_quantities.values() if quantity.log is not None)
-    for log in logs:
-        frames = []
-        for cell, folder in runs:
-            logged = folder.log().filter(pl.col("name") == log)
-            last = logged.filter(pl.col("round") == pl.col("round").max())
-            frames.append(last.select(pl.col("of").alias("layer"), "value", pl.lit(cell.method).alias("method")))
-        frame = pl.concat(frames) if frames else pl.DataFrame()
-        if not frame.height:
-            continue
-        layers = frame["layer"].unique(maintain_order=True).to_list()
-        x = alt.X("layer:N", title=None, sort=layers, axis=alt.Axis(labelAngle=0))
-        colour = alt.Color("method:N", title=None, scale=alt.Scale(range=PALETTE), legend=alt.Legend(orient="top"))
-        tips = [alt.Tooltip("method:N"), alt.Tooltip("layer:N"), alt.Tooltip("value:Q", format=".4~g")]
-        points = alt.Chart(rows(frame)).encode(x=x, xOffset="method:N", color=colour)
-        means = frame.group_by("layer", "method", maintain_order=True).agg(pl.col("value").mean())
-        chart = alt.layer(
-            alt.Chart(rows(means))
-            .mark_bar(opacity=0.35)
-            .encode(x=x, xOffset="method:N", color=colour, y=alt.Y("value:Q").title(log)),
-            points.mark_point(filled=True, size=30).encode(y=alt.Y("value:Q"), tooltip=tips),
-            alt.Chart(rows(pl.DataFrame({"value": [0.0]}))).mark_rule(color=NO_GROUP).encode(y="value:Q"),
-        )
-        yield Figure(
-            f"layers-{log}",
-            f"{capital(log)} of each layer in the last round",
-            "A bar is the mean over the seeds.",
-            chart,
-        )
 
 
 def _draw_pairs(item: Item, found: Result, runs: Runs) -> Iterator[Figure]:

@@ -39,7 +39,7 @@ OWN_NETWORKS = ("coterie.studies.papers.networks:CharacterLSTM",)
 
 Parts = dict[str, dict[str, Any]]
 
-Drawing = Literal["values", "rounds", "log", "layers", "pairs", "matrix", "map"]
+Drawing = Literal["log", "pairs", "matrix", "map"]
 
 
 class _Closed(BaseModel):
@@ -129,8 +129,8 @@ class Item(_Closed):
     """The column of the table of rounds that is compared."""
     baseline: str | None = None
     shows: list[str] = Field(min_length=1)
-    draws: list[Drawing] = ["values"]
-    """What the paper draws, see `coterie.report.reproduction.figures`."""
+    draws: list[Drawing] = []
+    """What the paper draws beyond a measure over the rounds, see `coterie.report.reproduction.figures`."""
     experiment: dict[str, Any] = {}
     own_methods: Parts = Field(alias="methods", min_length=1)
     adapted: dict[str, str] | None = None
