@@ -99,7 +99,6 @@ def test_affinity_is_ordered_by_group_and_averaged_by_hand(tmp_path: Path) -> No
     assert cells[0, 1] == (2, "clients 11", "clients 13")
     assert cells[2, 1] == (9, "clients 12", "clients 13")
     assert re.search(r" 2 \D+ 8\.5 ", figure.caption)
-    assert "2 of 3" in groups.draw_model_map(RunResults(folder, "run")).caption
 
 
 def test_affinity_to_groups_keeps_its_columns(tmp_path: Path) -> None:

@@ -156,8 +156,8 @@ def reproduce(
 def _print_items(asked: Sequence[str], folder: Path, keep: Path | None) -> None:
     """Print a line on each item, or on those asked for, with how it stands; then refuse those with mistakes."""
     from coterie.cli.printing import say
+    from coterie.report.numbers import duration
     from coterie.report.reproduction.one_result import heading
-    from coterie.report.reproduction.words import duration
     from coterie.studies.papers.item import list_items, load_item
     from coterie.studies.papers.standing import assess, read_last_results
 

@@ -109,9 +109,9 @@ def bound_gains(
     return _times(metric) * low, _times(metric) * high
 
 
-def write_gain(metric: RunMetric, gain: float, interval: tuple[float, float] | None) -> str:
+def write_gain(metric: RunMetric, gain: float | None, interval: tuple[float, float] | None = None) -> str:
     """Write what a client gains, and between what that lies."""
-    if np.isnan(gain):
+    if gain is None or np.isnan(gain):
         return MISSING
     text = f"{round(gain, 1) + 0.0:+.1f}" if metric.is_share else signed(gain)
     if gain == 0:

@@ -105,6 +105,13 @@ def significant(value: float, count: int = 3) -> str:
     return f"{value:.{count}g}".replace("inf", "∞")
 
 
+def duration(seconds: float) -> str:
+    """Write seconds as seconds, minutes or hours, with two digits at least."""
+    if seconds < 120:
+        return f"{significant(seconds, 2)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def volume(count: float) -> str:
     """Write bytes in B, kB, MB or GB (powers of 1000) with three digits."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -14,14 +14,14 @@ from coterie.report.charts import draw_run
 from coterie.report.compared_runs import read_against, write_against
 from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth, floats
-from coterie.report.numbers import MISSING, capital, decimals, measured, percent, versus, volume
+from coterie.report.numbers import MISSING, capital, decimals, duration, measured, percent, versus, volume
 from coterie.report.rendering import render_page
 from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
 from coterie.report.tables import Table, capitalise, flatten
 from coterie.report.why_groups import explain_groups
 from coterie.runs.folder.baselines import TITLES, read_baselines, read_refusals
 from coterie.runs.folder.files import write_whole
-from coterie.runs.folder.metrics import ADAPTED, MACRO, RunMetric
+from coterie.runs.folder.metrics import ADAPTED, MACRO
 from coterie.runs.folder.reading import UNCHECKED, RunResults, method_name, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import newcomers_columns
@@ -138,7 +138,7 @@ def _tiles(run: RunResults, others: Sequence[RunResults]) -> list[tuple[str, str
         *_agreement_tile(end),
         ("Sent up", volume(end["up_bytes"]), "clients to server"),
         ("Sent down", volume(end["down_bytes"]), "server to clients"),
-        ("Time", _duration(end["seconds"]), f"{_duration(end['simulated_seconds'])} simulated"),
+        ("Time", duration(end["seconds"]), f"{duration(end['simulated_seconds'])} simulated"),
     ]
 
 
@@ -148,10 +148,9 @@ def _score_tiles(run: RunResults, others: Sequence[RunResults]) -> list[tuple[st
     name, mean = capital(metric.title), end[column]
     tiles = [(name, MISSING, "no round was evaluated yet")]
     if mean is not None:
-        further = ", ".join(f"{m.title} {_plain(m, end[f'{MACRO}{m.name}'])}" for m in run.metrics.of[1:])
-        other = next((o for o in others if o.rounds.height and o.metrics.deciding == metric), None)
-        against = None if other is None else other.summary[column]
-        beside = "" if other is None or against is None else _beside(metric, mean, against, other.label)
+        further = ", ".join(f"{m.title} {measured(m, end[f'{MACRO}{m.name}'])}" for m in run.metrics.of[1:])
+        held = ((o.label, o.summary[column]) for o in others if o.rounds.height and o.metrics.deciding == metric)
+        beside = next((f"{versus(metric, mean, of)} against {label}" for label, of in held if of is not None), "")
         std = f"{100 * end['std']:.1f} points" if metric.is_share else measured(metric, end["std"])
         tiles = [
             (f"{name}, mean over clients", measured(metric, mean), beside or further),
@@ -188,19 +187,6 @@ def _privacy_tile(run: RunResults) -> list[tuple[str, str, str]]:
     return [("Privacy, epsilon", f"{run.epsilon:.3g}", remark)]
 
 
-def _beside(metric: RunMetric, value: float, other: float, label: str) -> str:
-    """Hold a value against another run's."""
-    said = versus(metric, value, other)
-    return f"{said} {'to' if said.endswith('points') or said[0] in '+-0' else 'than'} {label}"
-
-
-def _plain(metric: RunMetric, value: float | None) -> str:
-    """Write a metric in a remark: a share as a plain number with three decimals."""
-    if value is None or not metric.is_share:
-        return measured(metric, value)
-    return f"{value:.3f}"
-
-
 def _agreement_tile(end: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The tile on true groups; none where none are known."""
     if end["ari"] is None:
@@ -228,14 +214,9 @@ def _tabulate_newcomers(run: RunResults, joined: pl.DataFrame, trained: pl.DataF
 def _describe_newcomers(run: RunResults, joined: pl.DataFrame, trained: pl.DataFrame) -> str:
     """Say how many were held out of training, and how many were put where their true group is."""
     said = f"{count_of(joined.height, 'client')} {'was' if joined.height == 1 else 'were'} held out of training."
-    counts = (
-        trained.filter(pl.col("group") >= 0)
-        .join(run.federation.select("client", "true_group").drop_nulls(), on="client")
-        .group_by("true_group", "group")
-        .len()
-        .sort(["len", "group"], descending=[True, False])
-    )
-    home = counts.group_by("true_group", maintain_order=True).agg(pl.col("group").first().alias("home"))
+    grouped = trained.filter(pl.col("group") >= 0)
+    known = grouped.join(run.federation.select("client", "true_group").drop_nulls(), on="client")
+    home = known.group_by("true_group").agg(home=pl.col("group").mode().min())
     pairs = joined.drop_nulls("true_group").join(home, on="true_group")
     if not pairs.height:
         return said
@@ -300,10 +281,3 @@ def _failures(run: RunResults) -> Table:
     )
     lines = [[str(value) for value in row] for row in kinds.iter_rows()]
     return Table(["Reason", "Times", "Clients", "First round", "Last round"], lines)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

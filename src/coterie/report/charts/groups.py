@@ -228,9 +228,7 @@ def draw_model_map(run: RunResults) -> Figure:
     )
     caption = (
         "Each dot is a client, placed by the last model that it trained. Dots near each other are similar models. "
-        f"Colours and numbers are the groups after round {picture.round}."
-        + _describe_neighbours(picture)
-        + _describe_selection(run, picture)
+        f"Colours and numbers are the groups after round {picture.round}." + _describe_selection(run, picture)
     )
     return Figure(name, title, caption, chart, square=True)
 
@@ -247,31 +245,9 @@ def _name(run: RunResults, client: int) -> str:
 
 
 def _describe_selection(run: RunResults, picture: Picture) -> str:
-    """Say how many of the clients the picture holds, and how many of their models are from an earlier round."""
-    trained = _last_trained(run, picture.round)
-    shown = set(picture.clients.tolist())
-    late = sum(trained.get(client, picture.round) < picture.round for client in shown)
-    everybody = max(len(run.names), run.last.height)
-    said = ""
-    if len(shown) < everybody:
-        why = "a selection" if trained.keys() - shown else "the others had not trained by then"
-        said += f" {len(shown):,} of {everybody:,} clients are shown: {why}."
-    if late:
-        said += (
-            f" {late:,} of {count_of(len(shown), 'client')} did not train in round {picture.round}, so "
-            f"{'its model is' if late == 1 else 'their models are'} from an earlier one."
-        )
-    return said
-
-
-def _last_trained(run: RunResults, until: int) -> dict[int, int]:
-    """Find the last round, up to `until`, from which each client has a model of its own."""
-    # A run that is evaluated now and then tells of the rounds between only by what was sent.
-    sent = run.folder.ledger().filter((pl.col("direction") == "up") & (pl.col("scalars") > 1))
-    took_part = run.clients.filter("took_part")
-    rounds = pl.concat([frame.select("client", "round") for frame in (sent, took_part)])
-    last = rounds.filter(pl.col("round") <= until).group_by("client").agg(pl.col("round").max())
-    return dict(last.iter_rows())
+    """Say how many of the clients the picture holds, where it does not hold all of them."""
+    shown, everybody = len(picture.clients), max(len(run.names), run.last.height)
+    return f" {shown:,} of {everybody:,} clients are shown." if shown < everybody else ""
 
 
 def _describe_last_change(run: RunResults) -> str:
@@ -337,13 +313,3 @@ def _describe_contrast(values: npt.NDArray[np.float64], bands: Sequence[Band]) -
         return ""
     within, across = significant(inside.mean()), significant(between.mean())
     return f" Here the mean is {within} within groups and {across} between them."
-
-
-def _describe_neighbours(picture: Picture) -> str:
-    from scipy.spatial import cKDTree
-
-    if len({int(g) for g in picture.groups if g >= 0}) < 2:
-        return ""
-    nearest = np.asarray(cKDTree(picture.coordinates).query(picture.coordinates, k=2)[1])[:, 1]
-    same = int((picture.groups[nearest] == picture.groups).sum())
-    return f" Here the nearest dot is of the same group for {same} of {len(picture.groups)} clients."

@@ -38,9 +38,7 @@ class About:
     threshold: str = ""
     """The name under which a threshold is logged, which is drawn as a dashed line."""
     event: str = ""
-    """The name that is above zero in the rounds that are marked, and"""
-    happened: str = ""
-    """what happened in these."""
+    """The name that is above zero in the rounds that are marked."""
 
 
 ABOUT = {
@@ -50,7 +48,6 @@ ABOUT = {
         "structure, towards 1 for tight clusters. Above the threshold the server regroups the clients.",
         "hopkins threshold",
         "fired",
-        "regrouped",
     ),
     "js": About(
         "How differently the clients predict",
@@ -67,14 +64,12 @@ ABOUT = {
         "The loss that the method watches",
         "The mean training loss of the clients, of the models as they receive them.",
         event="rdp end",
-        happened="end of the rapid decrease",
     ),
     "radius": About(
         "When the rapid decrease ends",
         "The radius of curvature of the mean training loss: small where the curve bends, large where it runs "
         "straight. Where the loss does not bend upwards there is none.",
         event="rdp end",
-        happened="end of the rapid decrease",
     ),
     "stopped": About(
         "When the method stopped", "At 1 the method has stopped: nothing is trained or sent any more."
@@ -94,7 +89,6 @@ ABOUT = {
         "In a trial every client trains the model of its group as it is (now) and that of its group in a finer "
         "grouping. The finer one is taken if its mean loss is lower.",
         event="accepted",
-        happened="finer grouping taken",
     ),
     "cut": About(
         "Where the dendrogram is cut",
@@ -105,21 +99,18 @@ ABOUT = {
         "The lowest similarity of two clients of one true group minus the highest of two clients of different "
         "groups. Above zero no pair is out of place.",
         event="chosen",
-        happened="layers chosen",
     ),
     "gap2": About(
         "How well distance tells the groups apart",
         "The smallest distance of two clients of different true groups minus the largest of two clients of one "
         "group. Above zero no pair is out of place.",
         event="chosen",
-        happened="layers chosen",
     ),
     "silhouette": About(
         "How clearly each layer groups the clients",
         "The mean silhouette when clients are grouped by the updates of one layer alone: towards 1 for groups that "
         "are far apart, 0 for none. It needs no knowledge of the true groups.",
         event="chosen",
-        happened="layers chosen",
     ),
     "update norm": About(
         "When a leaf comes to rest",
@@ -146,7 +137,6 @@ ABOUT = {
         "The clients of a round that chose another group than the last time. Once nobody does for several rounds, "
         "the groups are frozen.",
         event="frozen",
-        happened="frozen",
     ),
     "period": About(
         "How often each layer is exchanged",
@@ -206,7 +196,7 @@ def draw_logged(run: RunResults, figure: str, name: str) -> Figure:
     layers.append(lines(run, line, y))
     happened = run.logged(about.event).filter(pl.col("value") > 0)["round"].unique().sort()
     if happened.len():
-        layers.append(rules(run, happened, about.happened))
+        layers.append(rules(run, happened, about.event))
     caption = f"{about.meaning} {words} {_describe_course(line)}{_describe_ends(frame, parts)}"
     caption += _describe_threshold(run, about) + _describe_event(run, about, happened) + "."
     caption += " The axis is logarithmic." * is_logarithmic
@@ -259,5 +249,5 @@ def _describe_event(run: RunResults, about: About, happened: pl.Series) -> str:
     if not about.event or not run.logged(about.event).height:
         return ""
     if not happened.len():
-        return f"; {about.happened}: in no round"
-    return f"; {about.happened} in {count_of(happened.len(), 'round')}, first in round {happened[0]}"
+        return f"; {about.event}: in no round"
+    return f"; {about.event} in {count_of(happened.len(), 'round')}, first in round {happened[0]}"

@@ -10,7 +10,8 @@ import polars as pl
 from coterie.errors import count_of
 from coterie.report.comparison.compare import compare
 from coterie.report.each_client import find_constant
-from coterie.report.numbers import measured, signed, versus, volume
+from coterie.report.gains import write_gain
+from coterie.report.numbers import measured, versus, volume
 from coterie.report.tables import Table
 from coterie.runs.folder.reading import RunResults
 from coterie.runs.schema import toml
@@ -194,4 +195,4 @@ def _unit(choice: Choice) -> str:
 
 def _signed(choice: Choice, number: float) -> str:
     """Write a difference with its sign, as finely as the scores: in points of a share, else with three digits."""
-    return f"{round(100 * number, 1) + 0.0:+.1f}" if choice.metric.is_share else signed(number)
+    return write_gain(choice.metric, 100 * number if choice.metric.is_share else number)

@@ -13,7 +13,7 @@ from coterie.report.comparison.view import View, value
 from coterie.report.drawing.colours import NO_GROUP
 from coterie.report.drawing.figure import HEIGHT, Chart, Figure, axis_of_rounds, rows, with_style
 from coterie.report.drawing.marks import DASHED, PLAIN, thin_rounds
-from coterie.report.numbers import axis_format, capital, decimals, join_words, significant, value_format, volume
+from coterie.report.numbers import axis_format, capital, join_words, significant, value_format, volume
 from coterie.runs.folder.reading import MEGABYTE
 
 MOST_BANDS = 6
@@ -53,7 +53,7 @@ def draw_curves(view: View) -> Figure:
         caption += f", {view.label_of(view.baseline)} at {value(view.drawn, ends[view.baseline])}"
     target = view.cells["target"].drop_nulls().mean() if view.drawn_measure == view.measure else None
     if isinstance(target, float):
-        caption += f". The dashed line is the target, {value(view.drawn, target)}{_describe_target(view)}"
+        caption += f". The dashed line is the target, {value(view.drawn, target)}"
     return Figure(name, title, f"{caption}.", _draw_lines(view, frame, target=target), height=_height(methods))
 
 
@@ -106,18 +106,7 @@ def draw_agreement(view: View) -> Figure:
         return Figure(
             name, title, "No method made two groups or more, so there are none to compare with the true ones."
         )
-    counts = sorted(set(view.clients.group_by("seed").agg(pl.col("true_group").n_unique())["true_group"]))
-    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    said = []
-    for method in methods:
-        row = view.row(method)
-        if row["ari_mean"] is not None:
-            said.append(f"{method} at {decimals(row['ari_mean'])} with {_mean(row['groups_mean'])} groups")
-    caption = (
-        "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 by "
-        f"chance. There {'is' if number == '1' else 'are'} {number} true group{'s' * (number != '1')} here."
-    )
-    caption += f" At the end, on average over the seeds: {'; '.join(said)}." if said else ""
+    caption = "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 by chance."
     rest = [method for method in view.methods if method not in methods]
     caption += f" Without groups, and left out: {join_words(rest, 15)}." if rest else ""
     chart = _draw_lines(view, frame, named="adjusted Rand index")
@@ -206,17 +195,3 @@ def _best_end(view: View, ends: dict[str, float]) -> str:
     if view.best in ends:
         return view.best
     return (min if view.drawn.less_is_better else max)(ends, key=lambda method: ends[method])
-
-
-def _describe_target(view: View) -> str:
-    met = view.summary.filter(pl.col("reached") > 0)["method"].to_list()
-    others = [method for method in met if method != view.baseline]
-    if len(view.every) == 1:
-        return ""
-    return (
-        f", reached in at least one seed by {join_words(others)}" if others else ", which no other method reaches"
-    )
-
-
-def _mean(number: float | None) -> str:
-    return "–" if number is None else f"{number:.3g}"

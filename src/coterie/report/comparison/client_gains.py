@@ -10,8 +10,8 @@ from coterie.report.comparison.view import View
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
 from coterie.report.drawing.marks import PLAIN, colour
-from coterie.report.gains import floats, gain_over
-from coterie.report.numbers import MISSING, decimals, join_words, signed, significant
+from coterie.report.gains import floats, gain_over, write_gain
+from coterie.report.numbers import MISSING, decimals, join_words, significant
 from coterie.report.tables import Table
 
 MOST_DOTS = 2500
@@ -172,7 +172,7 @@ def gains_table(view: View) -> Table:
 
     Under a group stands the mean gain of its clients, and the share of them that lose.
     """
-    found = pair_clients(view)
+    found, metric = pair_clients(view), view.metrics.deciding
     labels = labels_of(found)
     by_group = {
         (row["method"], row["label"]): row
@@ -187,11 +187,11 @@ def gains_table(view: View) -> Table:
         shares = [
             MISSING
             if part is None or part["mean"] is None
-            else f"{_write_gain(view, part['mean'])} ({part['lost']:.0%})"
+            else f"{write_gain(metric, part['mean'])} ({part['lost']:.0%})"
             for part in parts
         ]
         counts = [str(row[column]) for column in ("gained", "lost", "same")]
-        lines.append([row["method"], *counts, _write_gain(view, row["mean"]), *shares])
+        lines.append([row["method"], *counts, write_gain(metric, row["mean"]), *shares])
     return Table([*GAINS, mean_title(view), *(label[0].upper() + label[1:] for label in split)], lines)
 
 
@@ -245,11 +245,9 @@ def _caption(view: View, found: pl.DataFrame, counts: pl.DataFrame, labels: list
     if len(labels) > 1:
         are_true = labels[0].startswith("group ")
         caption += f" Colours are the {'true groups' if are_true else 'groups by their size'}."
-    first, hardest = counts.row(0, named=True), counts.sort("lost", maintain_order=True).row(-1, named=True)
-    caption += f" Here {first['gained']} of {first['clients']} gain with {first['method']}"
-    if hardest["method"] == first["method"] or not hardest["lost"]:
-        return f"{caption}, and {first['lost']} lose."
-    return f"{caption}; {hardest['method']} has the most who lose, {hardest['lost']} of {hardest['clients']}."
+    first = counts.row(0, named=True)
+    said = f"Here {first['gained']} of {first['clients']} gain with {first['method']}, and {first['lost']} lose."
+    return f"{caption} {said}"
 
 
 def _colour_of(label: str, number: int) -> str:
@@ -277,11 +275,3 @@ def _axis_of_gains(view: View) -> str:
 
 def _gain_format(view: View) -> str:
     return "+.1f" if view.metrics.deciding.is_share else "+.3~g"
-
-
-def _write_gain(view: View, gain: float | None) -> str:
-    if gain is None:
-        return MISSING
-    if not view.metrics.deciding.is_share:
-        return signed(gain)
-    return f"{'+' if round(gain, 1) > 0 else ''}{decimals(gain, 1)}"

@@ -45,8 +45,6 @@ def finding(view: View) -> list[str]:
         _effort(view),
         _losers(view),
         _equals(view),
-        _worse(view),
-        _newcomers(view),
     ]
     return [sentence for sentence in said if sentence]
 
@@ -196,33 +194,3 @@ def _losers(view: View) -> str:
     if found["label"].n_unique() > 1 and row["lost"] > 2 and by["len"][0] > row["lost"] / 2:
         said += f"; {by['len'][0]} of those who lose are in the {by['label'][0]}".replace("the group", "true group")
     return f"{said}."
-
-
-def _newcomers(view: View) -> str:
-    """Say which method receives best the clients who were held out of training."""
-    means = {method: view.row(method)["newcomers_mean"] for method in view.methods}
-    known = {method: mean for method, mean in means.items() if mean is not None}
-    if not known:
-        return ""
-    measure = view.metrics.measures[view.metrics.headline]
-    best = (min if measure.less_is_better else max)(known.values())
-    first = [method for method, mean in known.items() if mean == best]
-    said = f"Unseen clients, who were held out of training, do best on arrival with {join_words(first)}"
-    said += f": {measure.title} {value(measure, best)}"
-    if view.baseline not in first and view.baseline in known:
-        said += f" against {value(measure, known[view.baseline])} with {view.baseline}"
-    return f"{said}."
-
-
-def _worse(view: View) -> str:
-    """Name the methods that are worse than the baseline, beyond chance."""
-    rows = [view.row(method) for method in view.methods]
-    known = [row for row in rows if row["difference_low"] is not None]
-    worse = [
-        r["method"]
-        for r in known
-        if (r["difference_low"] > 0 if view.lower_is_better else r["difference_high"] < 0)
-    ]
-    if not worse:
-        return ""
-    return f"{join_words(worse)} {'is' if len(worse) == 1 else 'are'} worse than {view.baseline}, beyond chance."

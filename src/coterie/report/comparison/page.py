@@ -13,12 +13,19 @@ from coterie.report.comparison.charts import draw_setting
 from coterie.report.comparison.client_gains import GAINS, gains_table
 from coterie.report.comparison.each_client import describe_clients
 from coterie.report.comparison.findings import conclude, finding, headline
-from coterie.report.comparison.table import columns_of, explain_worst_tenth, note, tabulate, with_worst_tenth
+from coterie.report.comparison.table import (
+    columns_of,
+    explain_worst_tenth,
+    mean_and_sd,
+    note,
+    tabulate,
+    with_worst_tenth,
+)
 from coterie.report.comparison.tuning import tabulate_tuning
-from coterie.report.comparison.view import View, value, views
+from coterie.report.comparison.view import View, views
 from coterie.report.drawing.figure import Figure
 from coterie.report.gains import MOST_CLIENTS
-from coterie.report.numbers import alike, capital, decimals, join_words
+from coterie.report.numbers import capital, decimals, join_words
 from coterie.report.rendering import render_page
 from coterie.report.tables import Table, capitalise, flatten
 from coterie.runs.folder.files import write_whole
@@ -143,28 +150,18 @@ def _missing(comparison: Comparison, frames: Frames) -> list[str]:
 
 def _overview(comparison: Comparison, parts: Sequence[View]) -> Table:
     """Tabulate the measure of every method in every setting."""
-    measure = comparison.measure
     lines, strong = [], set()
     for number, method in enumerate(comparison.rows):
         texts, ranks = [method], []
         for column, view in enumerate(parts, 1):
             row = view.row(method)
-            mean, sd = row[f"{measure}_mean"], row[f"{measure}_sd"]
-            texts.append("–" if mean is None else _mean_and_sd(view.of_measure, mean, sd))
+            texts.append(mean_and_sd(row, view.of_measure))
             ranks += [] if row["rank"] is None else [row["rank"]]
             if row["best"]:
                 strong.add((number, column))
         texts.append(decimals(sum(ranks) / len(ranks), 1) if len(ranks) == len(parts) else "–")
         lines.append(texts)
     return Table(["Method", *(view.setting for view in parts), "Mean rank"], lines, strong=strong)
-
-
-def _mean_and_sd(measure: Metric, mean: float, sd: float | None) -> str:
-    if sd is None:
-        return value(measure, mean)
-    if measure.is_share:
-        return f"{100 * mean:.1f} ± {100 * sd:.1f}"
-    return " ± ".join(alike(mean, sd) if measure.decimals is None else (value(measure, mean), value(measure, sd)))
 
 
 def _setting(view: View, summary: pl.DataFrame, most: int) -> dict[str, Any]:

@@ -141,11 +141,16 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
     measures = metrics.measures
     measure, worst = measures[name], measures["worst10"]
     further = {f"{MACRO}{metric.name}": measures[f"{MACRO}{metric.name}"] for metric in metrics.further}
+    before = _title(measure).replace(measure.title, f"{measure.title} before adaptation")
+    adapted: Columns = {
+        "measure": (before, lambda row: _before(row, measure)),
+        "adapted": (_title(measures.get(f"{ADAPTED}{name}", measure)), lambda row: _after(row, measure)),
+    }
     columns: dict[str, tuple[str, Callable[[Row], str]]] = {
         "method": ("method", _method),
         "seeds": ("seeds", lambda row: f"{row['n']} of {row['seeds']}"),
-        "measure": (_title(measure), lambda row: _mean_and_sd(row, measure)),
-        "adapted": ("", lambda row: _after(row, measure)),
+        "measure": (_title(measure), lambda row: mean_and_sd(row, measure)),
+        **(adapted if shows_adaptation(summary) else {}),
         "difference": ("difference", lambda row: _difference(row, measure)),
         "wins": ("wins", lambda row: _or_missing(row["wins"], lambda v: f"{v} of {row['pairs']}")),
         "rank": ("rank", lambda row: _or_missing(row["rank"], lambda v: decimals(v, 1))),
@@ -162,14 +167,6 @@ def columns_of(summary: pl.DataFrame, metrics: RunMetrics = CLASSIFICATION) -> C
         "volume": ("MB to target", lambda row: _or_missing(row["bytes_to_target_median"], _megabytes)),
         "effort": ("passes to target", lambda row: _or_missing(row["passes_to_target_median"], significant)),
     }
-    if not shows_adaptation(summary):
-        del columns["adapted"]
-    else:
-        columns["measure"] = (
-            _title(measure).replace(measure.title, f"{measure.title} before adaptation"),
-            lambda row: _before(row, measure),
-        )
-        columns["adapted"] = (_title(measures[f"{ADAPTED}{name}"]), lambda row: _after(row, measure))
     if summary["n"].eq(summary["seeds"]).all():
         del columns["seeds"]
     if name == "worst10":
@@ -254,7 +251,8 @@ def _bracket_worst_tenth(row: Row, measure: Metric) -> str:
     return f" {write_interval(*ends)}"
 
 
-def _mean_and_sd(row: Row, measure: Metric, of: str = "") -> str:
+def mean_and_sd(row: Row, measure: Metric, of: str = "") -> str:
+    """Write the mean of the comparison's measure and its deviation over the seeds, with equally many decimals."""
     mean, sd = (row.get(f"{of}{row['measure']}_{end}") for end in ("mean", "sd"))
     if mean is None or sd is None:
         text = _or_missing(mean, lambda v: _number(v, measure))
@@ -287,12 +285,12 @@ def _find_best(values: Sequence[float | None], measure: Metric) -> list[int]:
 
 
 def _before(row: Row, measure: Metric) -> str:
-    return MISSING if row["adapted_from"] is not None else _mean_and_sd(row, measure)
+    return MISSING if row["adapted_from"] is not None else mean_and_sd(row, measure)
 
 
 def _after(row: Row, measure: Metric) -> str:
     """Write the measure after adaptation; a row that is there for that has it as its measure."""
-    return _mean_and_sd(row, measure, "" if row["adapted_from"] is not None else ADAPTED)
+    return mean_and_sd(row, measure, "" if row["adapted_from"] is not None else ADAPTED)
 
 
 def _difference(row: Row, measure: Metric) -> str:

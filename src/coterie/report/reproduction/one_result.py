@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 from coterie.errors import count_of
 from coterie.report.comparison.page import Published
 from coterie.report.drawing.figure import Figure
-from coterie.report.numbers import MISSING, capital, join_words
+from coterie.report.numbers import MISSING, capital, duration, join_words
 from coterie.report.reproduction.claims import claims_table, count_verdicts
-from coterie.report.reproduction.words import duration, mean_and_sd, sentence
+from coterie.report.reproduction.words import mean_and_sd, sentence
 from coterie.report.tables import Table
 from coterie.studies.papers.claims import VERDICTS, Reference
 from coterie.studies.papers.item import Item
@@ -21,25 +21,12 @@ NAMED = ("coterie", "torch", "numpy")
 """Packages whose versions the documents name; a result holds all."""
 
 
-class ResultSource(NamedTuple):
-    """What a result comes from, for a line of a document."""
-
-    scale: str
-    what: str
-    stale: bool
-    changed: str
-    """Rows that have other settings now, where these are what has changed."""
-    missing: str
-    """What the item has at this scale and this result lacks, for it is new."""
-    command: str
-
-
 def notes(item: Item, found: Result) -> list[str]:
     """Describe one result for its comparison's page, a sentence each: the item, what was run, and the verdicts."""
     run = describe_run(item, found, len(found.failed))
     return [
         f"{heading(item)}. The paper: {sentence(item.says)}",
-        f"Run here at scale {run.scale}: {run.what}",
+        f"Run here at scale {run['scale']}: {run['what']}",
         f"Claims: {count_claims(item, found)}. Each as a comparison is in table.md beside this page.",
     ]
 
@@ -64,14 +51,23 @@ def heading(item: Item) -> str:
     return f"{item.paper}, {item.place}: {item.title}"
 
 
-def describe_run(item: Item, found: Result, most: int) -> ResultSource:
-    """Say what a result comes from; failed runs are told one by one up to `most`."""
+def describe_run(item: Item, found: Result, most: int) -> dict[str, Any]:
+    """Say what a result comes from, for a line of a document; failed runs are told one by one up to `most`.
+
+    Returns:
+        Of a result that is stale, `changed` has the rows that have other settings now, where these are what has
+        changed; `missing` has what the item has at this scale and the result lacks, for it is new.
+    """
     what = " ".join([f"{_runs(found)}.", *_differences(item, found.scale), *_trouble(found, most)])
-    missing = found.missing(item) if found.scale in item.scales else []
-    changed = found.changed(item) if found.scale in item.scales else []
-    return ResultSource(
-        found.label, what, found.is_stale(item), join_words(changed), join_words(missing), found.command
-    )
+    there = found.scale in item.scales
+    return {
+        "scale": found.label,
+        "what": what,
+        "stale": found.is_stale(item),
+        "changed": join_words(found.changed(item) if there else []),
+        "missing": join_words(found.missing(item) if there else []),
+        "command": found.command,
+    }
 
 
 def versions(results: Sequence[Result]) -> str:

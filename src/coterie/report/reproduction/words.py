@@ -17,13 +17,6 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def duration(seconds: float) -> str:
-    """Write seconds as seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def mean_and_sd(found: tuple[float, float] | None, unit: str) -> str:
     """Write mean and deviation with equally many decimals: two in per cent, else three digits of the mean."""
     if found is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +28,14 @@ class TensorBoard(Tracker):
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """Write one scalar for each number."""
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
 
         if self._writer is None:
-            self._writer = EventFileWriter(str(self._place))
             # Readers drop what an earlier file says of this round and of those after it.
-            self._add(round, session_log=SessionLog(status=SessionLog.START))
+            self._writer = SummaryWriter(str(self._place), purge_step=round)
             self._add_text("settings", self._settings)
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._add(round, summary=Summary(value=scalars))
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
         self._writer.flush()
 
     def keep(self, folder: Path, files: Sequence[Path], summary: Mapping[str, float]) -> None:
@@ -52,20 +48,6 @@ class TensorBoard(Tracker):
         if self._writer is not None:
             self._writer.close()
 
-    def _add(self, step: int, **what: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self._writer.add_event(Event(wall_time=time.time(), step=step, **what))
-
     def _add_text(self, tag: str, values: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.types_pb2 import DT_STRING
-        from tensorboard.plugins.text.metadata import create_summary_metadata
-
-        lines = "\n".join(f"    {name} = {value}" for name, value in values.items())  # as code, each in its line
-        text = TensorProto(dtype=DT_STRING, string_val=[lines.encode()])
-        plugin = create_summary_metadata(display_name=tag, description="")
-        self._add(
-            0, summary=Summary(value=[Summary.Value(tag=f"{tag}/text_summary", metadata=plugin, tensor=text)])
-        )
+        # As code, each in its line.
+        self._writer.add_text(tag, "\n".join(f"    {name} = {value}" for name, value in values.items()), 0)
