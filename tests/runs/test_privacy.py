@@ -319,7 +319,8 @@ def test_a_run_says_what_it_has_spent(tmp_path: Path, privacy: dict[str, Any]) -
     assert f"of one {unit}; delta 0.01" in page
     if promise.usual_epsilon is not None:
         assert f"{promise.usual_epsilon:.3g} at the median" in page
-    assert last_rounds([folder])["epsilon"].to_list() == [promise.epsilon]
+    table = last_rounds([folder])
+    assert table.rows[0][table.header.index("epsilon")] == f"{promise.epsilon:.2f}"
     assert f"epsilon {promise.epsilon:.3g} of one {unit} with delta 0.01" in str(show(folder).caption)
 
 

@@ -95,7 +95,7 @@ def _run_all(experiments: list[Experiment]) -> None:
         results[experiment.method.name] = result
     *others, shown = folders
     console = make_console()
-    console.print(run_tables.render(run_tables.last_rounds(folders), console.width))
+    console.print(run_tables.render(folders, console.width))
     for line in _compare_by_group(results["fedavg"], results["fesem"]):
         say(line)
     print_escaped(f"\npage  {run_page.build(shown, others)}")

@@ -32,8 +32,8 @@ def report(run: RunName, charts: Charts = None, against: Against = None, folder:
         from coterie.report.drawing.saving import save_figures
         from coterie.runs.folder.reading import read_runs
 
-        run, *beside = read_runs([found, *read_against(found)[0]])
-        for path in save_figures(draw_run(run, beside), charts):
+        drawn, *beside = read_runs([found, *read_against(found)[0]])
+        for path in save_figures(draw_run(drawn, beside), charts):
             print_escaped(path)
 
 

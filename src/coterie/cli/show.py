@@ -45,8 +45,6 @@ def show(
         except BadInput as problem:
             problems += problem.problems
     if sound:
-        console.print(
-            run_tables.render(run_tables.last_rounds(sound), console.width, run_tables.shown_metrics(sound))
-        )
+        console.print(run_tables.render(sound, console.width))
     if problems:
         raise BadInput(problems)

@@ -111,7 +111,7 @@ def describe_clients(run: RunResults, others: Sequence[RunResults] = ()) -> Each
     table = _table(run, baselines, gains, bounds, order[:MOST_CLIENTS])
     sentences = [count_gains(b.name, g, ends) for b, g, ends in zip(baselines, gains, bounds, strict=True)]
     cautions = _caution(run, counted, scores, samples, bounds, baselines)
-    if alone := _count_of_one_class(baselines) if counted else 0:
+    if alone := sum(int((b.scores == 1).sum()) for b in baselines if b.fixed and counted):
         sentences.insert(
             0,
             f"{count_of(alone, 'client')} of {last.height:,} {'has' if alone == 1 else 'have'} one class alone in "
@@ -172,10 +172,6 @@ def _constant_answer(run: RunResults) -> Baseline | None:
     return Baseline(name, score, (low, high), fixed=True)
 
 
-def _count_of_one_class(baselines: Sequence[Baseline]) -> int:
-    return sum(int((baseline.scores == 1).sum()) for baseline in baselines if baseline.fixed)
-
-
 def _are_same_clients(run: RunResults, other: RunResults) -> bool:
     """Say whether the clients of two runs are scored alike on the same samples, as far as the folders tell."""
     if not other.last.height or run.metrics.deciding != other.metrics.deciding:
@@ -211,7 +207,7 @@ def _table(
     clients, groups = last["client"].to_list(), last["group"].to_list()
     values = [last[metric.name].to_list() for metric in metrics.of]
     samples = last["test_samples"].to_list()
-    since = settled_rounds(run) if run.clustered else {}
+    since = dict(settled_rounds(run).iter_rows()) if run.clustered else {}
     moved = len(set(since.values())) > 1
     # Gains stand beside the names: they are what the order is by, and a phone shows them without scrolling.
     header = ["Client", *(f"Gain over {baseline.name}" for baseline in baselines)]

@@ -16,7 +16,7 @@ from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth, floats
 from coterie.report.numbers import MISSING, capital, decimals, duration, measured, percent, versus, volume
 from coterie.report.rendering import render_page
-from coterie.report.run_tables import last_rounds, shown_metrics, tabulate
+from coterie.report.run_tables import last_rounds
 from coterie.report.tables import Table, capitalise, flatten
 from coterie.report.why_groups import explain_groups
 from coterie.runs.folder.baselines import TITLES, read_baselines, read_refusals
@@ -64,7 +64,7 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         draw_run(run, others),
         notes=notes,
         tiles=_tiles(run, others),
-        compared=_compared([folder, *against]) if others else None,
+        compared=capitalise(last_rounds([folder, *against]).without("rounds")) if others else None,
         each=describe_clients(run, [*read_baselines(folder), *others]),
         not_run=_not_run(folder),
         newcomers=None if joined is None else _tabulate_newcomers(run, joined, trained),
@@ -110,11 +110,6 @@ def _lead(run: RunResults) -> str:
     if progress is not None and status != "finished":
         words += f" of {progress.rounds}; the run is {'still going on' if status == 'running' else 'interrupted'}"
     return words + "."
-
-
-def _compared(folders: Sequence[RunFolder]) -> Table:
-    """The last rounds of a run and of those it is compared with."""
-    return capitalise(tabulate(last_rounds(folders), shown_metrics(folders)).without("rounds"))
 
 
 def _network(run: RunResults) -> str:

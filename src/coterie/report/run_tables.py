@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import polars as pl
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -14,31 +13,12 @@ from coterie.errors import count_of
 from coterie.report.drawing.figure import thin
 from coterie.report.numbers import MISSING, decimals, measured, volume
 from coterie.report.tables import Table, fit, to_rich
-from coterie.runs.folder.metrics import ACCURACY, ADAPTED, MACRO, RunMetric
-from coterie.runs.folder.reading import MEGABYTE, RunResults, method_name, read_runs
+from coterie.runs.folder.metrics import ADAPTED, MACRO, RunMetric
+from coterie.runs.folder.reading import RunResults, method_name, read_runs
 from coterie.runs.folder.run_folder import RunFolder
 
 MOST_ROUNDS = 20
 """`show` prints at most so many rounds, and the last one."""
-
-
-def columns_of(metrics: Sequence[RunMetric]) -> pl.Schema:
-    """Return the columns of `last_rounds`: each metric's mean over clients in the last round, and totals."""
-    return pl.Schema(
-        {
-            "run": pl.String(),
-            "method": pl.String(),
-            "rounds": pl.Int64(),
-            **{metric.name: pl.Float64() for metric in metrics},
-            "worst10": pl.Float64(),
-            "groups": pl.Int64(),
-            "ari": pl.Float64(),
-            "epsilon": pl.Float64(),
-            "up_mb": pl.Float64(),
-            "down_mb": pl.Float64(),
-            "seconds": pl.Float64(),
-        }
-    )
 
 
 def shown_metrics(folders: Sequence[RunFolder]) -> tuple[RunMetric, ...]:
@@ -55,81 +35,59 @@ LEAST_OF_ROUNDS = ("seconds", "moved", "failed", "loss", "down", "up", "ARI", "g
 """Titles of the columns that a narrow terminal goes without, the least important one first."""
 
 
-def last_rounds(folders: Sequence[RunFolder]) -> pl.DataFrame:
-    """Read the last round of each run, in the order given; a run without one has no numbers.
+def last_rounds(folders: Sequence[RunFolder]) -> Table:
+    """Tabulate the last round of each run, in the order given; a run without one has no numbers.
 
-    The columns are those of `columns_of`, of the metrics that are shown. `worst10` is null where another metric
-    than the first one decides.
+    The best of each metric and worst tenth are bold. Worst tenths are those of the first metric of the first run:
+    where they are not those of every run, the column names it, and the others have none.
 
     Raises:
         BadInput: a folder is no run, or a file in it is damaged.
     """
-    lines, metrics = [], shown_metrics(folders)
-    for run in read_runs(folders):
-        line: dict[str, Any] = {"run": run.label, "method": method_name(run.folder.experiment()), "rounds": 0}
-        if run.rounds.height:
-            end = run.summary
-            line |= {
-                "rounds": end["rounds"],
-                **{metric.name: end.get(f"{MACRO}{metric.name}") for metric in metrics},
-                "worst10": end["worst10"] if run.metrics.deciding == metrics[0] else None,
-                "groups": end["groups"],
-                "ari": end["ari"],
-                "epsilon": run.epsilon,
-                "up_mb": end["up_bytes"] / MEGABYTE,
-                "down_mb": end["down_bytes"] / MEGABYTE,
-                "seconds": end["seconds"],
-            }
-        lines.append(line)
-    return pl.DataFrame(lines, schema=columns_of(metrics))
-
-
-def tabulate(frame: pl.DataFrame, metrics: Sequence[RunMetric] = (ACCURACY,)) -> Table:
-    """Tabulate the frame of `last_rounds` with `shown_metrics`; the best of each metric and worst tenth are bold.
-
-    Worst tenths are those of the first metric: where they are not those of every run, the column names it.
-    """
-    worst = metrics[0]
-    scored = pl.any_horizontal(pl.col(metric.name).is_not_null() for metric in metrics)
-    others = frame.select((scored & pl.col("worst10").is_null()).any()).item()
+    runs, (first, *others) = read_runs(folders), shown_metrics(folders)
+    apart = any(run.rounds.height and run.metrics.deciding != first for run in runs)
+    units = {
+        f"{MACRO}{first.name}": first,
+        "worst10": first,
+        **{f"{MACRO}{metric.name}": metric for metric in others},
+    }
+    titles = {"worst10": f"worst 10 % {first.title}" if apart else "worst 10 %"}
     columns: dict[str, tuple[str, Callable[[Any], str]]] = {
         "run": ("run", str),
         "method": ("method", str),
         "rounds": ("rounds", str),
-        worst.name: (worst.title, partial(measured, worst)),
-        "worst10": (f"worst 10 % {worst.title}" if others else "worst 10 %", partial(measured, worst)),
-        **{metric.name: (metric.title, partial(measured, metric)) for metric in metrics[1:]},
+        **{name: (titles.get(name, unit.title), partial(measured, unit)) for name, unit in units.items()},
         "groups": ("groups", str),
         "ari": ("ARI", decimals),
-        "up_mb": ("up", lambda v: volume(v * MEGABYTE)),
-        "down_mb": ("down", lambda v: volume(v * MEGABYTE)),
+        "up_bytes": ("up", volume),
+        "down_bytes": ("down", volume),
         "seconds": ("seconds", lambda v: f"{v:,.1f}"),
     }
-    units = {**{metric.name: metric for metric in metrics}, "worst10": worst}
-    if frame["epsilon"].count():
+    if any(run.rounds.height and run.epsilon is not None for run in runs):
         columns["epsilon"] = ("epsilon", decimals)
-    best = {
-        name: known.min() if unit.less_is_better else known.max()
-        for name, unit in units.items()
-        if frame.height > 1 and name in columns and (known := frame[name].fill_nan(None)).count()
-    }
-    strong = {
-        (number, [*columns].index(name))
-        for name, most in best.items()
-        for number, value in enumerate(frame[name])
-        if value is not None and value == most
-    }
-    return _table(frame, columns, texts=2, strong=strong)
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        row = {"run": run.label, "method": method_name(run.folder.experiment()), "rounds": 0}
+        if run.rounds.height:
+            row |= run.summary | {"epsilon": run.epsilon}
+            row["worst10"] = row["worst10"] if run.metrics.deciding == first else None
+        rows.append(row)
+    strong = set()
+    for name, unit in units.items() if len(rows) > 1 else ():
+        known = {i: value for i, row in enumerate(rows) if (value := row.get(name)) is not None and value == value}
+        best = (min if unit.less_is_better else max)(known.values(), default=None)
+        strong |= {(i, [*columns].index(name)) for i, value in known.items() if value == best}
+    return _table(rows, columns, texts=2, strong=strong)
 
 
-def render(frame: pl.DataFrame, width: int | None = None, metrics: Sequence[RunMetric] = (ACCURACY,)) -> RichTable:
-    """Lay out the table of `last_rounds` with `shown_metrics` for a terminal.
+def render(folders: Sequence[RunFolder], width: int | None = None) -> RichTable:
+    """Lay out the table of `last_rounds` for a terminal.
 
     Where it is wider than `width` characters, it goes without the least important columns; nothing is cut.
     """
-    named = all(row["method"] in row["run"] for row in frame.to_dicts())
-    least = ("method", *LEAST_OF_RUNS) if named else LEAST_OF_RUNS
-    shown = to_rich(fit(tabulate(frame, metrics), least, width))
+    table = last_rounds(folders)
+    named = all(method in run for run, method, *_ in table.rows)
+    shown = to_rich(fit(table, ("method", *LEAST_OF_RUNS) if named else LEAST_OF_RUNS, width))
     shown.title, shown.title_justify = "Last round of each run", "left"
     return shown
 
@@ -161,7 +119,7 @@ def show(folder: RunFolder, width: int | None = None) -> RichTable:
     }
     columns = {name: column for name, column in columns.items() if name in run.rounds.columns}
     least = LEAST_OF_ROUNDS if run.rounds["failed"].sum() else ("failed", *LEAST_OF_ROUNDS)
-    shown = to_rich(fit(_table(thin(run.rounds, MOST_ROUNDS), columns, texts=0), least, width))
+    shown = to_rich(fit(_table(thin(run.rounds, MOST_ROUNDS).to_dicts(), columns, texts=0), least, width))
     shown.title = Text(f"{run.label}: {method_name(folder.experiment())}, {folder.status}")
     shown.title_justify = shown.caption_justify = "left"
     shown.caption = Text(_summarise(run) if run.rounds.height else "No round is finished yet.")
@@ -184,9 +142,11 @@ def _summarise(run: RunResults) -> str:
     )
 
 
-def _table(frame: pl.DataFrame, columns: Columns, texts: int, strong: Collection[tuple[int, int]] = ()) -> Table:
-    rows = [
-        [MISSING if row[name] is None else form(row[name]) for name, (_, form) in columns.items()]
-        for row in frame.to_dicts()
+def _table(
+    rows: Iterable[Mapping[str, Any]], columns: Columns, texts: int, strong: Collection[tuple[int, int]] = ()
+) -> Table:
+    cells = [
+        [MISSING if row.get(name) is None else form(row[name]) for name, (_, form) in columns.items()]
+        for row in rows
     ]
-    return Table([title for title, _ in columns.values()], rows, texts, strong)
+    return Table([title for title, _ in columns.values()], cells, texts, strong)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from coterie.errors import count_of
 from coterie.randomness import stream
 from coterie.report.charts.groups import keep_group_numbers
+from coterie.report.drawing.marks import stretches
 from coterie.report.drawing.png import embed_png
 from coterie.report.numbers import MISSING, alike, decimals, join_words, percent
 from coterie.report.tables import Table
@@ -77,7 +78,7 @@ def explain_groups(run: RunResults) -> WhyGroups | None:
     known = run.last.filter(pl.col("group") >= 0).select("client", "group")
     if known["group"].n_unique() < 2 or known["group"].n_unique() > MOST_GROUPS:
         return None
-    known = known.join(_settled(run), on="client", how="left", maintain_order="left")
+    known = known.join(settled_rounds(run), on="client", how="left", maintain_order="left")
     federation = run.federation.select("client", "train", "labels")
     known = known.join(federation, on="client", how="left", maintain_order="left")
     labelled = bool(known["labels"].null_count() == 0 and known["labels"].list.len().n_unique() == 1)
@@ -106,9 +107,10 @@ def explain_groups(run: RunResults) -> WhyGroups | None:
     )
 
 
-def settled_rounds(run: RunResults) -> dict[int, int]:
-    """Return since which evaluated round each client is in its last group, by client."""
-    return dict(_settled(run).iter_rows())
+def settled_rounds(run: RunResults) -> pl.DataFrame:
+    """Return since which evaluated round each client is in its last group: client, since."""
+    history = keep_group_numbers(run.clients.select("round", "client", "group"))
+    return stretches(history, "client", "group").group_by("client").agg(since=pl.col("start").max())
 
 
 def _say_settled(since: pl.Series, run: RunResults) -> str:
@@ -212,24 +214,6 @@ _SILENT = (
 
 def _write(value: object) -> str:
     return MISSING if not isinstance(value, int | float) else f"{value:,.0f}"
-
-
-def _settled(run: RunResults) -> pl.DataFrame:
-    """Return since which evaluated round each client is in its last group: client, since."""
-    history = keep_group_numbers(run.clients.select("round", "client", "group")).sort("client", "round")
-    last = pl.col("group").last().over("client")
-    changed = history.filter(pl.col("group") != last).group_by("client").agg(pl.col("round").max().alias("before"))
-    rounds = history.select("round").unique().sort("round")
-    following = rounds.with_columns(since=pl.col("round").shift(-1)).rename({"round": "before"})
-    first = rounds["round"].min()
-    return (
-        history.select("client")
-        .unique()
-        .sort("client")
-        .join(changed, on="client", how="left", maintain_order="left")
-        .join(following, on="before", how="left", maintain_order="left")
-        .select("client", pl.col("since").fill_null(first))
-    )
 
 
 def _shares(counts: Floats) -> Floats:

@@ -30,14 +30,14 @@ def draw_setting(view: View) -> list[Figure]:
         *([draw_gains(view)] if len(view.every) > 1 else []),
         draw_cost(view),
         draw_effort(view),
-        *([draw_agreement(view)] if has_true_groups(view) else []),
+        *([draw_agreement(view)] if view.clients["true_group"].drop_nulls().n_unique() > 1 else []),
     ]
     return [with_style(figure) for figure in drawn]
 
 
 def draw_curves(view: View) -> Figure:
     """The measure over rounds: the mean over seeds with the range of the seeds, and the target."""
-    name, title = f"{view.metrics.deciding.name}{view.mark}", f"{capital(view.axis)}, over rounds"
+    name, title = f"{view.metrics.deciding.name}{view.mark}", f"{capital(view.drawn.title)}, over rounds"
     frame = _over_seeds(view, view.drawn_measure)
     if not frame.height:
         return Figure(name, title, "No round was evaluated, so there is nothing to draw.")
@@ -68,7 +68,7 @@ def _draw_spent(view: View, of: str, field: str, title: str, about: str, write: 
         about: the same in sentences.
         write: a value of it in words.
     """
-    name, whole = f"{of}{view.mark}", f"{capital(view.axis)}, for {title}"
+    name, whole = f"{of}{view.mark}", f"{capital(view.drawn.title)}, for {title}"
     frame = _over_seeds(view, view.drawn_measure).drop_nulls(field)
     if not frame.height or not frame[field].max():
         return Figure(name, whole, f"No {title} are on record, so there is nothing to draw.")
@@ -113,11 +113,6 @@ def draw_agreement(view: View) -> Figure:
     return Figure(name, title, caption, chart, height=_height(methods))
 
 
-def has_true_groups(view: View) -> bool:
-    """Whether the setting has true groups."""
-    return view.clients["true_group"].drop_nulls().n_unique() > 1
-
-
 def _over_seeds(view: View, column: str) -> pl.DataFrame:
     """method, round, value, low, high, megabytes, passes: over the seeds, in the methods' order, thinned."""
     known = view.curves.drop_nulls(column)
@@ -132,7 +127,7 @@ def _over_seeds(view: View, column: str) -> pl.DataFrame:
 
 
 def _draw_lines(
-    view: View, frame: pl.DataFrame, *, along: str = "round", named: str = "", target: float | None = None
+    view: View, frame: pl.DataFrame, *, along: str = "round", named: str = "", target: object = None
 ) -> Chart:
     """Draw a line for each method along rounds or another column, bands over the seeds, and the target as a level.
 
@@ -153,7 +148,7 @@ def _draw_lines(
     if along == "round":
         x = axis_of_rounds(along, int(frame[along].to_numpy().min()), int(frame[along].to_numpy().max()))
     ticks, digits = (PLAIN, ".2f") if named else (axis_format(view.drawn), value_format(view.drawn))
-    y = alt.Y("value:Q").title(named or view.axis).scale(zero=False).axis(format=ticks)
+    y = alt.Y("value:Q").title(named or view.drawn.title).scale(zero=False).axis(format=ticks)
     titles = {"value": "mean", "low": "lowest seed", "high": "highest seed"}
     shown = [alt.Tooltip(f"{field}:Q", title=title, format=digits) for field, title in titles.items()]
     base = alt.Chart(rows(view.with_labels(frame))).encode(x=x, color=colour)

@@ -28,9 +28,9 @@ def headline(view: View) -> str:
     if best == view.baseline:
         alone = len(view.every) == 1
         said = f"{best} was run alone: it has" if alone else f"No method is better than the baseline: {best} has"
-        return f"{said} {view.title} {reached}{_runner_up(view)}."
+        return f"{said} {view.of_measure.title} {reached}{_runner_up(view)}."
     share = f"{join_words(view.best_methods)} {'is' if len(view.best_methods) == 1 else 'are'} best"
-    said = f"{share} in {view.title}, with {reached}"
+    said = f"{share} in {view.of_measure.title}, with {reached}"
     if row["difference"] is None:
         return f"{said}; the baseline {view.baseline} has no finished seed to compare it with."
     other = value(view.of_measure, view.row(view.baseline)[f"{view.measure}_mean"])
@@ -107,7 +107,9 @@ def _runner_up(view: View) -> str:
     known = [row for row in rows if row["difference"] is not None]
     if not known:
         return said
-    row = (min if view.lower_is_better else max)(known, key=lambda row: float(row[f"{view.measure}_mean"]))
+    row = (min if view.of_measure.less_is_better else max)(
+        known, key=lambda row: float(row[f"{view.measure}_mean"])
+    )
     return f"{said}; {row['method']} comes next: {_describe_difference(view, row)}"
 
 

@@ -66,19 +66,9 @@ class View:
         return self.baseline if self.baseline in self.best_methods else next(iter(self.best_methods), None)
 
     @property
-    def lower_is_better(self) -> bool:
-        """Whether less of the measure is better."""
-        return self.of_measure.less_is_better
-
-    @property
     def of_measure(self) -> Metric:
         """What is known of the comparison's measure: its title, its unit and its direction."""
         return self.metrics.measures[self.measure]
-
-    @property
-    def title(self) -> str:
-        """What the comparison's measure is called."""
-        return self.of_measure.title
 
     @property
     def drawn_measure(self) -> str:
@@ -89,11 +79,6 @@ class View:
     def drawn(self) -> Metric:
         """What is known of the drawn measure."""
         return self.metrics.measures[self.drawn_measure]
-
-    @property
-    def axis(self) -> str:
-        """The title of the axis of the drawn measure."""
-        return self.drawn.title
 
     @cached_property
     def scored(self) -> pl.DataFrame:

@@ -175,9 +175,7 @@ def _describe(run: RunFolder) -> Described:
     if rounds.height:
         said |= {
             "value": _last(rounds, run.metrics.headline),
-            "worst10": _last(rounds, "worst10"),
-            "groups": _last(rounds, "groups"),
-            "ari": _last(rounds, "ari"),
+            **{column: _last(rounds, column) for column in ("worst10", "groups", "ari")},
             "failed": int(rounds["failed"].sum()),
             "bytes": int(rounds["up_bytes"].sum()) + int(rounds["down_bytes"].sum()),
             "seconds": float(rounds["seconds"].sum()),
