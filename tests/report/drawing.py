@@ -28,7 +28,7 @@ def charts_of(folder: RunFolder, against: Sequence[RunFolder] = ()) -> dict[str,
 
 def story(run: RunResults) -> list[Figure]:
     """The figures of what the method logged."""
-    every_run_has = {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}
+    every_run_has = {"accuracy", "distribution", "groups", "affinity", "map"}
     return [figure for figure in draw_run(run) if figure.name not in every_run_has]
 
 

@@ -40,7 +40,7 @@ def test_saved_charts_are_pictures_and_the_same_every_time(clustered: RunFolder,
     figures = draw_run(read_runs([clustered])[0])
     once, again = (save_figures(figures, tmp_path / name) for name in ("new/figures", "again"))
     assert {p.stem for p in once} == {figure.name for figure in figures}
-    assert len(once) == 12
+    assert len(once) == 10
     assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
     for path in once:
         if path.suffix == ".png":

@@ -21,7 +21,7 @@ from coterie.report.comparison.page import build
 from coterie.report.comparison.table import to_markdown
 from coterie.report.comparison.view import View, views
 from coterie.report.gains import MOST_CLIENTS
-from coterie.report.uncertainty import difference_interval, join_intervals, wilson_interval
+from coterie.report.uncertainty import join_intervals, wilson_interval
 from coterie.runs.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.folder.tables import (
@@ -141,7 +141,7 @@ def test_who_loses_by_the_best_method_comes_first_and_the_interval_is_newcombes(
     loser, equal, *_ = found.table.rows
     assert loser[0] == "client 1"
     assert loser[2:] == ["70.0%", "80.0%", "ifca", "90.0%", "20"]
-    low, high = difference_interval(0.7, 20, 0.8, 20)
+    low, high = join_intervals(0.7, *wilson_interval(0.7, 20), 0.8, *wilson_interval(0.8, 20))
     assert interval_of(loser[1]) == (round(100 * float(low)), round(100 * float(high)))
     # Where several are as good, the method of the page is named.
     assert (equal[0], equal[1].split(" ")[0], equal[4]) == ("client 3", "0", "fesem and 2 more")

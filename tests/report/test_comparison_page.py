@@ -156,7 +156,7 @@ def test_bytes_and_losers_are_said(comparison: Comparison, frames: Frames) -> No
     gained, lost = counts_by_hand(without, "FeSEM of four groups")
     assert re.search(rf"Of 24 clients\D* {gained} \D*{lost} ", words)
     local = " ".join(finding(view(comparison, only(frames, pl.col("method") != "FeSEM of four groups"))))
-    assert "sends nothing" in local
+    assert "sends 0 B" in local
 
 
 def counts_by_hand(frames: Frames, method: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from coterie.report.each_client import describe_clients
 from coterie.report.gains import bound_worst_tenth
 from coterie.report.run_page import build
 from coterie.report.uncertainty import (
-    difference_interval,
+    join_intervals,
     wilson_interval,
     worst_tenth_interval,
     worst_tenth_of_intervals,
@@ -34,7 +34,8 @@ def test_intervals_are_those_of_their_sources() -> None:
     low, high = wilson_interval([81 / 263, 15 / 148, 0 / 20], [263, 148, 20])
     np.testing.assert_allclose(low, [0.2553, 0.0624, 0], atol=5e-5)
     np.testing.assert_allclose(high, [0.3662, 0.1605, 0.1611], atol=5e-5)
-    low, high = difference_interval([56 / 70, 9 / 10, 0], [70, 10, 0], [48 / 80, 3 / 10, 0], [80, 10, 5])
+    one, two = ([56 / 70, 9 / 10, 0], [70, 10, 0]), ([48 / 80, 3 / 10, 0], [80, 10, 5])
+    low, high = join_intervals(one[0], *wilson_interval(*one), two[0], *wilson_interval(*two))
     np.testing.assert_allclose(low, [0.0524, 0.1705, np.nan], atol=5e-5)
     np.testing.assert_allclose(high, [0.3339, 0.8090, np.nan], atol=5e-5)
 
@@ -79,10 +80,11 @@ def test_the_worst_tenth_of_an_error_is_the_highest() -> None:
 def test_one_client_and_none_have_an_interval() -> None:
     low, high = worst_tenth_of_intervals([0.5], [0.4], [0.7])
     assert low < 0.5 < high
-    assert np.isnan(worst_tenth_of_intervals([], [], [])).all()
     low, high = worst_tenth_interval([0.5], [10])
     assert 0 <= low < 0.5 < high <= 1
-    assert np.isnan(worst_tenth_interval([], [])).all()
+    none = np.zeros(0)
+    for metric in METRICS.values():
+        assert np.isnan(bound_worst_tenth(metric, none, none.astype(int), none, none)).all()
 
 
 def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) -> None:

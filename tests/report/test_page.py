@@ -74,7 +74,7 @@ def assert_loads_nothing(written: str) -> dict[str, Any]:
 
 @pytest.mark.medium
 def test_page_loads_nothing(written: str) -> None:
-    assert len(assert_loads_nothing(written)) == 6
+    assert len(assert_loads_nothing(written)) == 5
 
 
 def test_page_says_the_numbers_of_the_tables(written: str, clustered: RunFolder, together: RunFolder) -> None:
@@ -142,12 +142,12 @@ def test_groups_that_nobody_planted_are_not_agreed_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "charts_left", "sentence"),
     [
-        ({"picture": False}, {"accuracy", "distribution", "groups", "traffic"}, "no picture"),
-        ({"groups": 1, "picture": False}, {"accuracy", "distribution", "traffic"}, "no groups"),
-        ({"groups": 0, "picture": False}, {"accuracy", "distribution"}, "Nothing"),
-        ({"clients": 1, "groups": 1}, {"accuracy", "traffic"}, "two clients"),
-        ({"rounds": 1}, {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}, "1 round."),
-        ({"failing": False}, {"accuracy", "distribution", "groups", "affinity", "map", "traffic"}, "answered."),
+        ({"picture": False}, {"accuracy", "distribution", "groups"}, "no picture"),
+        ({"groups": 1, "picture": False}, {"accuracy", "distribution"}, "no groups"),
+        ({"groups": 0, "picture": False}, {"accuracy", "distribution"}, "no groups"),
+        ({"clients": 1, "groups": 1}, {"accuracy"}, "two clients"),
+        ({"rounds": 1}, {"accuracy", "distribution", "groups", "affinity", "map"}, "1 round."),
+        ({"failing": False}, {"accuracy", "distribution", "groups", "affinity", "map"}, "answered."),
     ],
 )
 def test_missing_pieces_are_said_and_left_out(

@@ -16,6 +16,7 @@ from coterie.errors import count_of
 from coterie.grouping.halves import PairingTest
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
 from coterie.report.drawing.figure import Figure, rows, with_style
+from coterie.report.drawing.marks import colour
 from coterie.report.numbers import MISSING, volume
 from coterie.report.rendering import render_page
 from coterie.report.tables import Table
@@ -171,7 +172,7 @@ def draw_gains(pay: Pay) -> Figure:
         [
             {
                 "client": one.client,
-                "group": f"group {one.group}",
+                "of": f"group {one.group}",
                 "gain": unit * one.gain.value,
                 "low": unit * one.gain.low,
                 "high": unit * one.gain.high,
@@ -181,15 +182,13 @@ def draw_gains(pay: Pay) -> Figure:
         ]
     )
     names = sorted({one.group for one in ordered})
-    domain, colours = [f"group {group}" for group in names], of_groups(names)
-    legend = alt.Legend(orient="top", title=None) if len(names) > 1 else None
-    colour = alt.Color("group:N").scale(domain=domain, range=colours).legend(legend)
+    looks = dict(zip((f"group {group}" for group in names), of_groups(names), strict=True))
     title = f"gain over one model for all{' in points' if unit > 1 else f', {pay.measure}'}"
     y = alt.Y("client:N").sort(frame["client"].to_list()).axis(alt.Axis(title=None, labelLimit=120, ticks=False))
-    base = alt.Chart(rows(frame)).encode(y=y, color=colour)
+    base = alt.Chart(rows(frame)).encode(y=y, color=colour(looks))
     shown = [
         "client:N",
-        "group:N",
+        alt.Tooltip("of:N", title="group"),
         *(alt.Tooltip(f"{at}:Q", format="+.1f" if unit > 1 else "+.3~g") for at in ("gain", "low", "high")),
         "samples:Q",
     ]
@@ -242,17 +241,13 @@ def _tabulate_groups(diagnosis: Diagnosis) -> Table:
         {} if diagnosis.pay is None else {of.group: diagnosis.pay.say_gain(of.gain) for of in diagnosis.pay.groups}
     )
     groups = () if diagnosis.all_differ else diagnosis.groups
-    names = [", ".join(map(_keep_whole, group.clients)) for group in groups]
+    # A name is not broken by a narrow column.
+    names = [", ".join(name.replace(" ", "\N{NO-BREAK SPACE}") for name in group.clients) for group in groups]
     cells = [
         [str(group.number), who, f"{group.confidence:.0%}", gains.get(group.number, MISSING)]
         for group, who in zip(groups, names, strict=True)
     ]
     return Table(["Group", "Clients", "Confidence", "Mean gain"], cells, texts=2)
-
-
-def _keep_whole(name: str) -> str:
-    """Return a name that no narrow column breaks."""
-    return name.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _tabulate_clients(diagnosis: Diagnosis) -> Table:

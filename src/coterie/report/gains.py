@@ -75,6 +75,8 @@ def bound_worst_tenth(
         high: the upper ends.
         draws: of the bootstrap at most.
     """
+    if not len(scores):
+        return float("nan"), float("nan")
     if is_counted(metric, low):
         return worst_tenth_interval(scores, samples, draws)
     if not np.isfinite([scores, low, high]).all():  # the tenth of some clients is not that of all
@@ -98,7 +100,8 @@ def bound_gains(
 ) -> Ends | None:
     """Return the interval of what each client gains, from the interval of either score; None where one lacks.
 
-    Of shares of right answers that is Newcombe's (`coterie.report.uncertainty.difference_interval`).
+    Of shares of right answers that is Newcombe's: R. G. Newcombe, Interval estimation for the difference between
+    independent proportions: comparison of eleven methods, Statistics in Medicine 17 (1998), method 10.
     """
     if ends is None or other_ends is None:
         return None

@@ -66,7 +66,11 @@ def build(folder: RunFolder, against: Sequence[RunFolder] | None = None) -> Path
         tiles=_tiles(run, others),
         compared=capitalise(last_rounds([folder, *against]).without("rounds")) if others else None,
         each=describe_clients(run, [*read_baselines(folder), *others]),
-        not_run=_not_run(folder),
+        not_run=[
+            f"{TITLES[name]} was not run beside this run: {why}"
+            for name, why in read_refusals(folder).items()
+            if name in TITLES
+        ],
         newcomers=None if joined is None else _tabulate_newcomers(run, joined, trained),
         about_newcomers="" if joined is None else _describe_newcomers(run, joined, trained),
         why=explain_groups(run),
@@ -188,12 +192,6 @@ def _agreement_tile(end: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         return []
     remark = f"adjusted Rand index; NMI {decimals(end['nmi'])}"
     return [("Agreement with true groups", decimals(end["ari"]), remark)]
-
-
-def _not_run(folder: RunFolder) -> list[str]:
-    """Say which baselines were not run beside the run, and why."""
-    refused = read_refusals(folder)
-    return [f"{TITLES[name]} was not run beside this run: {why}" for name, why in refused.items() if name in TITLES]
 
 
 def _tabulate_newcomers(run: RunResults, joined: pl.DataFrame, trained: pl.DataFrame) -> Table:

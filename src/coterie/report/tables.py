@@ -135,11 +135,11 @@ def escape_latex(text: str) -> str:
     return _replace(text, LATEX)
 
 
-def flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def flatten(values: Mapping[str, Any], joint: str = " · ", before: str = "") -> Iterator[tuple[str, str]]:
     """Turn nested values into rows of a table: the keys joined, and the value as text."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{before}{key} · ")
+            yield from flatten(value, joint, f"{before}{key}{joint}")
         else:
             yield f"{before}{key}", "; ".join(map(str, value)) if isinstance(value, list) else str(value)
 

@@ -38,23 +38,6 @@ def wilson_interval(shares: ArrayLike, samples: ArrayLike) -> tuple[Floats, Floa
     return np.where(share <= 0, 0 * middle, middle - half), np.where(share >= 1, 1 + 0 * middle, middle + half)
 
 
-def difference_interval(
-    shares: ArrayLike, samples: ArrayLike, others: ArrayLike, other_samples: ArrayLike
-) -> tuple[Floats, Floats]:
-    """Return the interval of the difference of two shares that were counted on samples of their own, all `[...]`.
-
-    Where both were counted on the same samples it is wider than need be, as long as both are mostly wrong together.
-
-    Source: R. G. Newcombe, Interval estimation for the difference between independent proportions: comparison of
-    eleven methods, Statistics in Medicine 17 (1998), method 10.
-
-    Returns:
-        The lower and the upper ends of `shares - others`, `[...]`; NaN where there is no sample.
-    """
-    first, second = wilson_interval(shares, samples), wilson_interval(others, other_samples)
-    return join_intervals(shares, *first, others, *second)
-
-
 def join_intervals(
     values: ArrayLike,
     low: ArrayLike,
@@ -96,12 +79,10 @@ def worst_tenth_interval(shares: ArrayLike, samples: ArrayLike, most: int = DRAW
         most: draws of the bootstraps at most.
 
     Returns:
-        The lower and the upper end, within 0 … 1; NaN where there is no client.
+        The lower and the upper end, within 0 … 1.
     """
     share, count = np.asarray(shares, np.float64), np.asarray(samples, np.int64)
     n = len(share)
-    if not n:
-        return float("nan"), float("nan")
     rng, hits = stream(0, "worst tenth"), np.rint(share * count)
     draws = int(np.clip(DRAWN_NUMBERS // n, 20, most))
     plain = _worst_tenth(rng.binomial(count, share, (draws, n)) / count)
@@ -132,12 +113,10 @@ def worst_tenth_of_intervals(
         most: draws of the bootstraps at most.
 
     Returns:
-        The lower and the upper end; NaN where there is no client.
+        The lower and the upper end.
     """
     value, down, up = (np.asarray(of, np.float64) for of in (values, low, high))
     n = len(value)
-    if not n:
-        return float("nan"), float("nan")
     below, above = np.maximum(value - down, 0) / Z, np.maximum(up - value, 0) / Z
     noise = ((below + above) / 2) ** 2
     rng, draws = stream(0, "worst tenth"), int(np.clip(DRAWN_NUMBERS // n, 20, most))

@@ -147,15 +147,10 @@ def _tabulate_features(inputs: InputMeans) -> Table:
     for feature in order.tolist():
         group = int(np.abs(away[:, feature]).argmax())
         by = f"group {inputs.groups[group]}, by {decimals(away[group, feature])} SD"
-        values = alike(*_without_rounding([inputs.means[-1, feature], *shown[:, feature]]))
-        rows.append([inputs.names[feature], *values, by])
+        means = np.array([inputs.means[-1, feature], *shown[:, feature]])
+        means[np.abs(means) <= 1e-9 * np.abs(means).max()] = 0.0  # it is but rounding
+        rows.append([inputs.names[feature], *alike(*means.tolist()), by])
     return Table(header, rows)
-
-
-def _without_rounding(values: Sequence[float]) -> list[float]:
-    """Return the values as they are; those that are but rounding of zero become zero."""
-    most = max(map(abs, values))
-    return [float(value) if abs(value) > 1e-9 * most else 0.0 for value in values]
 
 
 def _standardise(inputs: InputMeans) -> Floats:

@@ -8,10 +8,11 @@ from functools import partial
 from altair.utils.schemapi import debug_mode
 
 from coterie.errors import BadInput
-from coterie.report.charts.accuracy import draw_accuracy, draw_distribution, draw_traffic
+from coterie.report.charts.accuracy import draw_accuracy, draw_distribution
 from coterie.report.charts.groups import draw_affinity, draw_history, draw_model_map
-from coterie.report.charts.log import draw_logged, find_names, list_undrawn
+from coterie.report.charts.log import MOST_PLAIN, draw_logged, find_names
 from coterie.report.drawing.figure import Figure, with_style
+from coterie.report.numbers import join_words
 from coterie.runs.folder.reading import RunResults
 
 
@@ -28,7 +29,10 @@ def draw_run(run: RunResults, against: Sequence[RunResults] = ()) -> list[Figure
     logged, undrawn = find_names(run)
     draws |= {figure: partial(draw_logged, run, figure, name) for figure, name in logged.items()}
     drawn = [_draw_or_say(name, draw) for name, draw in draws.items()]
-    return [*drawn, *list_undrawn(undrawn), _draw_or_say("traffic", partial(draw_traffic, run, against))]
+    if undrawn:
+        said = f"Left out for lack of room: {join_words(undrawn, MOST_PLAIN)}."
+        drawn.append(Figure("log-rest", "Also in the log", said))
+    return drawn
 
 
 def _draw_or_say(name: str, draw: Callable[[], Figure]) -> Figure:

@@ -1,4 +1,4 @@
-"""The first metric over rounds, over clients and over bytes: the charts that compare a run with others."""
+"""The first metric over rounds and over clients: the charts that compare a run with others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, axis_of_rounds, rows, thin
 from coterie.report.drawing.marks import line_looks
-from coterie.report.numbers import axis_format, capital, measured, value_format, volume
+from coterie.report.numbers import axis_format, capital, measured, value_format
 from coterie.runs.folder.metrics import ADAPTED
 from coterie.runs.folder.reading import MEGABYTE, RunResults
 
@@ -95,30 +95,6 @@ def draw_distribution(run: RunResults, against: Sequence[RunResults]) -> Figure:
     return Figure(name, title, caption, chart)
 
 
-def draw_traffic(run: RunResults, against: Sequence[RunResults]) -> Figure:
-    """Draw the first metric's mean against the megabytes sent so far."""
-    metric = run.metrics.deciding
-    name, title = "traffic", f"{capital(metric.title)} for the bytes sent"
-    spent = [r for r in _alike(run, against) if _line(r).height and _megabytes(r) > 0]
-    if run not in spent:
-        sent = run.rounds.height and _megabytes(run) > 0
-        nothing = "No round was evaluated yet" if sent else "Nothing was sent between server and clients"
-        return Figure(name, title, f"{nothing}, so there is no cost to draw.")
-    x = alt.X("megabytes:Q").title("megabytes sent so far, up and down").scale(zero=True)
-    chart = alt.layer(*_draw_lines(spent, x, alt.Y(f"{metric.name}:Q").title(f"mean {metric.title}")))
-    said = "; ".join(
-        f"{r.label} ends at {measured(metric, r.summary[r.metrics.headline])} after "
-        f"{volume(_megabytes(r) * MEGABYTE)}"
-        for r in spent
-    )
-    caption = (
-        "Each step to the right is one round's traffic, of all clients together. A line further "
-        f"{'down' if metric.less_is_better else 'up'} and left reaches "
-        f"{'a lower' if metric.less_is_better else 'more'} {metric.title} with fewer bytes. Here {said}."
-    )
-    return Figure(name, title, caption, chart)
-
-
 def _draw_lines(runs: Sequence[RunResults], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Draw the mean of each run's first metric: a line through its rounds, and what it says of each."""
     metric, frame = runs[0].metrics.deciding, pl.concat([_line(run) for run in runs])
@@ -159,10 +135,6 @@ def _steps(run: RunResults) -> pl.DataFrame:
     steps = ends.select(name, (pl.col("rank") / ends.height).alias("share"), run=pl.lit(run.label))
     floor = steps.head(1).with_columns(share=pl.lit(0.0))
     return pl.concat([floor, thin(steps)])
-
-
-def _megabytes(run: RunResults) -> float:
-    return float(run.summary["up_bytes"] + run.summary["down_bytes"]) / MEGABYTE
 
 
 def _looks(runs: Sequence[RunResults]) -> tuple[alt.Color, alt.StrokeDash]:

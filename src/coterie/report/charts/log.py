@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
 import polars as pl
 
 from coterie.errors import count_of
-from coterie.report.drawing.figure import Chart, Figure, rows, thin
+from coterie.report.drawing.figure import Chart, Figure, axis_of_rounds, rows, thin
 from coterie.report.drawing.marks import (
     MOST_LINES,
     MOST_NAMED,
@@ -18,7 +18,6 @@ from coterie.report.drawing.marks import (
     are_far_apart,
     band,
     lines,
-    round_axis,
     rules,
     value_axis,
 )
@@ -181,41 +180,39 @@ def draw_logged(run: RunResults, figure: str, name: str) -> Figure:
     frame = run.logged(name)
     parts = frame["of"].unique(maintain_order=True).to_list()
     is_logarithmic = are_far_apart(frame["value"])
+    x = axis_of_rounds("round", run.rounds["round"][0], run.rounds["round"][-1])  # the same for all, to line up
     y = value_axis(name, is_logarithmic=is_logarithmic)
     layers: list[Chart] = []
     if len(parts) > MOST_LINES:
         spread = frame.group_by("round", maintain_order=True).agg(
             low=pl.col("value").min(), value=pl.col("value").median(), high=pl.col("value").max()
         )
-        layers = [band(run, spread)]
+        layers = [band(spread, x)]
         line = spread.select("round", pl.lit("").alias("of"), "value")
         words = f"The line is the median of {len(parts):,}, the band their range. Here the median"
     else:
         line, words = frame, "Here it"
-    layers += [_draw_threshold(run, about.threshold, y)] if run.logged(about.threshold).height else []
-    layers.append(lines(run, line, y))
+    threshold = run.logged(about.threshold)
+    layers += [_draw_threshold(threshold, x, y)] if threshold.height else []
+    layers.append(lines(line, x, y))
     happened = run.logged(about.event).filter(pl.col("value") > 0)["round"].unique().sort()
     if happened.len():
-        layers.append(rules(run, happened, about.event))
+        layers.append(rules(happened, x, about.event))
     caption = f"{about.meaning} {words} {_describe_course(line)}{_describe_ends(frame, parts)}"
-    caption += _describe_threshold(run, about) + _describe_event(run, about, happened) + "."
+    caption += f"; the threshold, dashed, is {significant(threshold['value'][-1])}" if threshold.height else ""
+    if happened.len():
+        caption += f"; {about.event} in {count_of(happened.len(), 'round')}, first in round {happened[0]}"
+    elif run.logged(about.event).height:
+        caption += f"; {about.event} in no round"
+    caption += "."
     caption += " The axis is logarithmic." * is_logarithmic
     return Figure(figure, about.title, caption, alt.layer(*layers))
 
 
-def list_undrawn(names: Sequence[str]) -> Iterator[Figure]:
-    """Yield the figure that lists names for which there is no room; none where there are none."""
-    if names:
-        said = ", ".join(names[:MOST_PLAIN]) + " and others" * (len(names) > MOST_PLAIN)
-        yield Figure("log-rest", "Also in the log", f"Left out for lack of room: {said}.")
-
-
-def _draw_threshold(run: RunResults, name: str, y: alt.Y) -> Chart:
+def _draw_threshold(threshold: pl.DataFrame, x: alt.X, y: alt.Y) -> Chart:
     """Draw a threshold: a dashed line for each part that has one of its own."""
-    chart = alt.Chart(rows(thin(run.logged(name)))).mark_line(
-        color=THRESHOLD, strokeDash=[3, 3], interpolate="step-after"
-    )
-    drawn: Chart = chart.encode(x=round_axis(run), y=y, detail="of:N")
+    chart = alt.Chart(rows(thin(threshold))).mark_line(color=THRESHOLD, strokeDash=[3, 3], interpolate="step-after")
+    drawn: Chart = chart.encode(x=x, y=y, detail="of:N")
     return drawn
 
 
@@ -238,16 +235,3 @@ def _describe_ends(frame: pl.DataFrame, parts: Sequence[str]) -> str:
     ends = {of: value for _, of, value in frame.iter_rows()}
     high, low = max(parts, key=lambda of: ends[of]), min(parts, key=lambda of: ends[of])
     return f"; highest ends {high} at {significant(ends[high])}, lowest {low} at {significant(ends[low])}"
-
-
-def _describe_threshold(run: RunResults, about: About) -> str:
-    logged = run.logged(about.threshold)["value"]
-    return f"; the threshold, dashed, is {significant(logged[-1])}" if logged.len() else ""
-
-
-def _describe_event(run: RunResults, about: About, happened: pl.Series) -> str:
-    if not about.event or not run.logged(about.event).height:
-        return ""
-    if not happened.len():
-        return f"; {about.event}: in no round"
-    return f"; {about.event} in {count_of(happened.len(), 'round')}, first in round {happened[0]}"

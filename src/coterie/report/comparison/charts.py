@@ -41,20 +41,14 @@ def draw_curves(view: View) -> Figure:
     frame = _over_seeds(view, view.drawn_measure)
     if not frame.height:
         return Figure(name, title, "No round was evaluated, so there is nothing to draw.")
-    methods = [method for method in view.methods if method in set(frame["method"])]
-    ends = {method: frame.filter(pl.col("method") == method)["value"][-1] for method in methods}
     caption = "Each line is the mean over the seeds"
     caption += "" if len(view.seeds) == 1 else ", and the band is their range"
-    if len(view.seeds) > 1 and len(methods) > MOST_BANDS:
+    if len(view.seeds) > 1 and frame["method"].n_unique() > MOST_BANDS:
         caption += ". Bands are drawn for the best method and the baseline alone"
-    best = _best_end(view, ends)
-    caption += f". Here {view.label_of(best)} ends at {value(view.drawn, ends[best])}"
-    if view.baseline in ends and best != view.baseline:
-        caption += f", {view.label_of(view.baseline)} at {value(view.drawn, ends[view.baseline])}"
     target = view.cells["target"].drop_nulls().mean() if view.drawn_measure == view.measure else None
     if isinstance(target, float):
         caption += f". The dashed line is the target, {value(view.drawn, target)}"
-    return Figure(name, title, f"{caption}.", _draw_lines(view, frame, target=target), height=_height(methods))
+    return Figure(name, title, f"{caption}.", _draw_lines(view, frame, target=target), height=_height(frame))
 
 
 def _draw_spent(view: View, of: str, field: str, title: str, about: str, write: Callable[[float], str]) -> Figure:
@@ -78,7 +72,7 @@ def _draw_spent(view: View, of: str, field: str, title: str, about: str, write: 
         f"{about} Each line is the mean over the seeds. Further "
         f"{'down' if view.drawn.less_is_better else 'up'} and left is better. At the end: {join_words(said, 15)}."
     )
-    return Figure(name, whole, caption, _draw_lines(view, frame, along=field), height=_height([*ends]))
+    return Figure(name, whole, caption, _draw_lines(view, frame, along=field), height=_height(frame))
 
 
 def draw_cost(view: View) -> Figure:
@@ -100,17 +94,14 @@ def draw_agreement(view: View) -> Figure:
     """The adjusted Rand index over rounds, of the methods that make groups."""
     name, title = f"groups{view.mark}", "Agreement with the true groups, over rounds"
     grouping = view.curves.filter(pl.col("groups") > 1)["method"].unique().to_list()
-    methods = [method for method in view.methods if method in grouping]
-    frame = _over_seeds(view, "ari").filter(pl.col("method").is_in(methods))
+    frame = _over_seeds(view, "ari").filter(pl.col("method").is_in(grouping))
     if not frame.height:
         return Figure(
             name, title, "No method made two groups or more, so there are none to compare with the true ones."
         )
     caption = "The adjusted Rand index is 1 where the groups are exactly the true ones, and about 0 by chance."
-    rest = [method for method in view.methods if method not in methods]
-    caption += f" Without groups, and left out: {join_words(rest, 15)}." if rest else ""
     chart = _draw_lines(view, frame, named="adjusted Rand index")
-    return Figure(name, title, caption, chart, height=_height(methods))
+    return Figure(name, title, caption, chart, height=_height(frame))
 
 
 def _over_seeds(view: View, column: str) -> pl.DataFrame:
@@ -180,13 +171,6 @@ def _draw_lines(
     return alt.layer(*layers)
 
 
-def _height(methods: list[str]) -> int:
+def _height(frame: pl.DataFrame) -> int:
     """Many methods need room for their names, and to be told apart."""
-    return HEIGHT + 12 * max(len(methods) - 6, 0)
-
-
-def _best_end(view: View, ends: dict[str, float]) -> str:
-    """The method that ends best, of those drawn."""
-    if view.best in ends:
-        return view.best
-    return (min if view.drawn.less_is_better else max)(ends, key=lambda method: ends[method])
+    return HEIGHT + 12 * max(frame["method"].n_unique() - 6, 0)

@@ -11,7 +11,7 @@ from coterie.report.drawing.colours import NO_GROUP, of_groups
 from coterie.report.drawing.figure import Figure, rows
 from coterie.report.drawing.marks import PLAIN, colour
 from coterie.report.gains import floats, gain_over, write_gain
-from coterie.report.numbers import MISSING, decimals, join_words, significant
+from coterie.report.numbers import MISSING, capital, join_words
 from coterie.report.tables import Table
 
 MOST_DOTS = 2500
@@ -103,13 +103,14 @@ def draw_gains(view: View) -> Figure:
         row["method"]: f"{row['method']}\n{row['gained']} gain, {row['lost']} lose" for row in counts.to_dicts()
     }
     labels = labels_of(found)
-    looks = {label: _colour_of(label, i) for i, label in enumerate(labels)}
+    shades = of_groups([-1 if label == NONE else number for number, label in enumerate(labels)])
+    looks = dict(zip(labels, shades, strict=True))
     name_line = pl.col("method").replace_strict(lines).alias("line")
     dots = found.rename({"label": "of"}).filter(pl.col("gain").is_finite())
     every = max(1, -(-dots.height // MOST_DOTS))
     dots = dots.sort("method", "of", "gain", maintain_order=True).gather_every(every)
     dots = dots.select("method", "of", "gain", pl.col("^(name|seed)$"), name_line)
-    x = alt.X("gain:Q").title(_axis_of_gains(view))
+    x = alt.X("gain:Q").title(f"{unit_of(view)} better than {view.baseline}")
     x = x.axis(format=f"+{PLAIN}", labelExpr="datum.value == 0 ? '0' : datum.label")
     # In the order of the mean gain, the best above.
     y = (
@@ -118,12 +119,13 @@ def draw_gains(view: View) -> Figure:
         .sort(list(lines.values()))
         .axis(labelExpr="split(datum.label, '\\n')", labelLimit=170, labelPadding=8, domain=False, ticks=False)
     )
+    form = "+.1f" if view.metrics.deciding.is_share else "+.3~g"
     tooltips = [
         alt.Tooltip("method:N"),
         alt.Tooltip("name:N"),
         *([alt.Tooltip("seed:N")] if "seed" in dots.columns else []),
         alt.Tooltip("of:N", title="group"),
-        alt.Tooltip("gain:Q", format=_gain_format(view)),
+        alt.Tooltip("gain:Q", format=form),
     ]
     encoded = alt.Chart(rows(dots)).mark_point(filled=True, opacity=0.7)
     encoded = encoded.encode(x=x, y=y, color=colour(looks, stroke=False), tooltip=tooltips)
@@ -137,7 +139,7 @@ def draw_gains(view: View) -> Figure:
         .encode(
             x=alt.X("mean:Q"),
             y=y.bandPosition(0.5),
-            tooltip=[alt.Tooltip("method:N"), alt.Tooltip("mean:Q", format=_gain_format(view))],
+            tooltip=[alt.Tooltip("method:N"), alt.Tooltip("mean:Q", format=form)],
         ),
     )
     caption = _caption(view, found, counts, labels)
@@ -161,10 +163,6 @@ def count_by_method(found: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("mean", descending=True, nulls_last=True, maintain_order=True)
     )
-
-
-GAINS = ("Method", "Gain", "Lose", "Equal")
-"""The titles of the table of gains before those of the mean gains."""
 
 
 def gains_table(view: View) -> Table:
@@ -192,7 +190,8 @@ def gains_table(view: View) -> Table:
         ]
         counts = [str(row[column]) for column in ("gained", "lost", "same")]
         lines.append([row["method"], *counts, write_gain(metric, row["mean"]), *shares])
-    return Table([*GAINS, mean_title(view), *(label[0].upper() + label[1:] for label in split)], lines)
+    header = ["Method", "Gain", "Lose", "Equal", f"Mean, {unit_of(view)}", *map(capital, split)]
+    return Table(header, lines)
 
 
 def labels_of(found: pl.DataFrame) -> list[str]:
@@ -250,28 +249,7 @@ def _caption(view: View, found: pl.DataFrame, counts: pl.DataFrame, labels: list
     return f"{caption} {said}"
 
 
-def _colour_of(label: str, number: int) -> str:
-    return NO_GROUP if label == NONE else of_groups([number])[0]
-
-
-def mean_title(view: View) -> str:
-    """Return the title of the mean gains, with their unit."""
-    return "Mean, points" if view.metrics.deciding.is_share else f"Mean, {view.metrics.deciding.title}"
-
-
-def describe_loss(view: View, lost: float) -> str:
-    """Write by how much a client fares worse."""
+def unit_of(view: View) -> str:
+    """Return in what gains are: points of a share, or the metric's own unit."""
     metric = view.metrics.deciding
-    return f"{decimals(lost, 1)} points" if metric.is_share else f"{significant(lost)} in {metric.title}"
-
-
-def _axis_of_gains(view: View) -> str:
-    metric = view.metrics.deciding
-    if metric.is_share and not metric.less_is_better:
-        return f"points of {metric.title} over {view.baseline}"
-    unit = f"points of {metric.title}" if metric.is_share else metric.title
-    return f"{unit} better than {view.baseline}"
-
-
-def _gain_format(view: View) -> str:
-    return "+.1f" if view.metrics.deciding.is_share else "+.3~g"
+    return f"points of {metric.title}" if metric.is_share else metric.title

@@ -8,14 +8,11 @@ from typing import Any
 import polars as pl
 
 from coterie.errors import count_of
-from coterie.report.comparison.client_gains import count_by_method, describe_loss, pair_clients
+from coterie.report.comparison.client_gains import count_by_method, pair_clients, unit_of
 from coterie.report.comparison.view import View, difference, relative, value
+from coterie.report.gains import write_gain
 from coterie.report.numbers import decimals, join_words, volume
-from coterie.studies.compare.effort import TOLERANCE
 from coterie.studies.compare.table import interval
-
-ALIKE = 0.02
-"""Two volumes that differ by at most this share are called equal."""
 
 
 def headline(view: View) -> str:
@@ -38,11 +35,10 @@ def headline(view: View) -> str:
 
 
 def finding(view: View) -> list[str]:
-    """Give the headline, then what the best method costs in bytes and passes, who loses by it, and who is near."""
+    """Give the headline, then what the best method costs in bytes, who loses by it, and who is near."""
     said = [
         headline(view),
         _cost(view),
-        _effort(view),
         _losers(view),
         _equals(view),
     ]
@@ -147,28 +143,12 @@ def _equals(view: View) -> str:
 
 
 def _cost(view: View) -> str:
+    """Say how much the best method sends, and the baseline."""
     best, base = (_bytes_sent(view, method) for method in (view.best, view.baseline))
     if view.best in (None, view.baseline) or best is None:
         return ""
-    if base is None or not base:
-        return f"{view.best} sends {volume(best)} in all" + ("." if base is None else f", {view.baseline} nothing.")
-    times = best / base
-    if not best:
-        return f"{view.best} sends nothing, {view.baseline} {volume(base)}."
-    if abs(times - 1) <= ALIKE:
-        return f"{view.best} and {view.baseline} send {volume(best)} each."
-    shown = f"{times:.1f} times" if times >= 1.1 else f"{times:.0%} of"
-    return f"{view.best} sends {shown} what {view.baseline} does: {volume(best)} against {volume(base)} in all."
-
-
-def _effort(view: View) -> str:
-    """Say for how many local passes clients trained with the best method, where it is not as with the baseline."""
-    if view.best in (None, view.baseline):
-        return ""
-    best, base = (view.row(method)["passes_mean"] for method in (view.best, view.baseline))
-    if best is None or base is None or max(best, base) <= TOLERANCE * min(best, base):
-        return ""
-    return f"Clients trained for {best:.3g} local passes with {view.best}, and for {base:.3g} with {view.baseline}."
+    against = "" if base is None else f", {view.baseline} {volume(base)}"
+    return f"{view.best} sends {volume(best)} in all{against}."
 
 
 def _bytes_sent(view: View, method: str | None) -> float | None:
@@ -191,8 +171,6 @@ def _losers(view: View) -> str:
     if not row["lost"]:
         return f"{said}."
     worst = found.filter(pl.col("gain") == pl.col("gain").min()).row(0, named=True)
-    said += f", the one that loses most {describe_loss(view, -worst['gain'])}"
-    by = found.filter(pl.col("gain") < 0).group_by("label").len().sort(["len", "label"], descending=[True, False])
-    if found["label"].n_unique() > 1 and row["lost"] > 2 and by["len"][0] > row["lost"] / 2:
-        said += f"; {by['len'][0]} of those who lose are in the {by['label'][0]}".replace("the group", "true group")
+    lost = write_gain(view.metrics.deciding, worst["gain"]).lstrip("-")
+    said += f", the one that loses most {lost} {unit_of(view)}"
     return f"{said}."

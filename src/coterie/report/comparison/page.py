@@ -10,7 +10,7 @@ import polars as pl
 
 from coterie.errors import BadInput, count_of
 from coterie.report.comparison.charts import draw_setting
-from coterie.report.comparison.client_gains import GAINS, gains_table
+from coterie.report.comparison.client_gains import gains_table
 from coterie.report.comparison.each_client import describe_clients
 from coterie.report.comparison.findings import conclude, finding, headline
 from coterie.report.comparison.table import (
@@ -21,7 +21,7 @@ from coterie.report.comparison.table import (
     tabulate,
     with_worst_tenth,
 )
-from coterie.report.comparison.tuning import tabulate_tuning
+from coterie.report.comparison.tuning import describe_picks
 from coterie.report.comparison.view import View, views
 from coterie.report.drawing.figure import Figure
 from coterie.report.gains import MOST_CLIENTS
@@ -94,7 +94,7 @@ def build(
         overview=_overview(comparison, parts) if len(parts) > 1 else None,
         measure=capital(frames.metrics.measures[comparison.measure].title),
         settings=settings,
-        tuning=None if tuning is None else tabulate_tuning(tuning, frames.metrics.measures[comparison.measure]),
+        tuning=[] if tuning is None else [*describe_picks(tuning, frames.metrics.measures[comparison.measure])],
         table_note=f"{note(summary, metrics=frames.metrics)}{explain_worst_tenth(parts)}",
         published=published,
         comparison=comparison.to_toml(),
@@ -166,17 +166,15 @@ def _overview(comparison: Comparison, parts: Sequence[View]) -> Table:
 
 def _setting(view: View, summary: pl.DataFrame, most: int) -> dict[str, Any]:
     """Collect what the page shows of one setting, of at most so many clients."""
-    gains = gains_table(view)
     return {
         "name": view.setting,
         "headline": headline(view),
         "finding": " ".join(finding(view)),
         "table": capitalise(tabulate(with_worst_tenth(view), columns_of(summary, view.metrics), view.metrics)),
         "figures": draw_setting(view),
-        "gains": gains,
+        "gains": gains_table(view),
         "gains_below": f"clients{view.mark}",
         "each": describe_clients(view, most),
-        "gains_by_group": bool(gains) and len(gains.header) > len(GAINS) + 1,
     }
 
 

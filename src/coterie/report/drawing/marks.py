@@ -8,8 +8,7 @@ import altair as alt
 import polars as pl
 
 from coterie.report.drawing.colours import NO_GROUP, PALETTE, of_groups
-from coterie.report.drawing.figure import MOST_POINTS, Chart, axis_of_rounds, rows, thin
-from coterie.runs.folder.reading import RunResults
+from coterie.report.drawing.figure import MOST_POINTS, Chart, rows, thin
 
 MOST_LINES = 12
 """A chart has at most so many lines; an eye cannot follow more."""
@@ -34,16 +33,12 @@ SEAM = 0.6
 _POINTS_OF_A_CHART = 2400
 
 
-def round_axis(run: RunResults) -> alt.X:
-    """Return the axis of all rounds of the run, so that the charts of a page line up."""
-    first, last = run.rounds["round"][0], run.rounds["round"][-1]
-    return axis_of_rounds("round", first, last)
-
-
-def value_axis(title: str, *, is_logarithmic: bool) -> alt.Y:
+def value_axis(title: str, *, is_logarithmic: bool = False) -> alt.Y:
     """Return the axis of the values."""
-    scale = alt.Scale(type="log", nice=False) if is_logarithmic else alt.Scale(zero=False)
-    return alt.Y("value:Q").title(title).scale(scale).axis(format=PLAIN)
+    y = alt.Y("value:Q").title(title)
+    if is_logarithmic:
+        return y.scale(type="log", nice=False).axis(format=PLAIN, tickCount=5)
+    return y.scale(zero=False).axis(format=PLAIN)
 
 
 def legend(labels: Sequence[str], *, stroke: bool = True) -> alt.Legend | None:
@@ -91,19 +86,19 @@ def colour(looks: Mapping[str, str], *, stroke: bool = True) -> alt.Color:
     return alt.Color("of:N").scale(scale).legend(legend(labels, stroke=stroke) if len(labels) > 1 else None)
 
 
-def lines(run: RunResults, frame: pl.DataFrame, y: alt.Y) -> Chart:
+def lines(frame: pl.DataFrame, x: alt.X, y: alt.Y) -> Chart:
     """Draw one line for each value of `of`.
 
     Args:
-        run: whose rounds the axis shows.
         frame: round, of, value; each `of` ascending by round.
+        x: the axis of the rounds.
         y: the axis of the values.
     """
     labels = frame["of"].unique(maintain_order=True).to_list()
     looks = dict(zip(labels, of_groups(range(len(labels))), strict=True))
     frame = thin_rounds(frame, max(_POINTS_OF_A_CHART // max(len(labels), 1), 40))
     rounds = frame["round"].n_unique()
-    base = alt.Chart(rows(frame)).encode(x=round_axis(run), y=y, color=colour(looks))
+    base = alt.Chart(rows(frame)).encode(x=x, y=y, color=colour(looks))
     named = [alt.Tooltip("of:N", title="of")] if any(labels) else []
     # Where there is no line to see, in a single round, there is at least a dot.
     return alt.layer(
@@ -134,15 +129,17 @@ def stretches(frame: pl.DataFrame, who: str, what: str, every: int = 1) -> pl.Da
     return starts.select(who, what, pl.col("round").alias("start"), stop.alias("stop"))
 
 
-def band(run: RunResults, frame: pl.DataFrame) -> Chart:
+def band(frame: pl.DataFrame, x: alt.X) -> Chart:
     """Draw the range from `low` to `high` of each round; a single round has a bar. Its axis is the lines'."""
-    chart, look = alt.Chart(rows(thin_rounds(frame))), {"opacity": 0.25, "color": PALETTE[0]}
-    marked = chart.mark_area(**look) if frame.height > 1 else chart.mark_rule(strokeWidth=12, **look)
-    drawn: Chart = marked.encode(x=round_axis(run), y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
+    chart = alt.Chart(rows(thin_rounds(frame)))
+    marked = chart.mark_area(opacity=0.25, color=PALETTE[0])
+    if frame.height == 1:
+        marked = chart.mark_rule(opacity=0.25, color=PALETTE[0], strokeWidth=12)
+    drawn: Chart = marked.encode(x=x, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     return drawn
 
 
-def rules(run: RunResults, rounds: pl.Series, label: str) -> Chart:
+def rules(rounds: pl.Series, x: alt.X, label: str) -> Chart:
     """Draw rounds in which something happened, as upright lines under a legend of their own."""
     scale = alt.Scale(domain=[label], range=[NO_GROUP])
     frame = thin(pl.DataFrame({"round": rounds, "of": [label] * rounds.len()}))
@@ -150,7 +147,7 @@ def rules(run: RunResults, rounds: pl.Series, label: str) -> Chart:
         alt.Chart(rows(frame))
         .mark_rule(strokeWidth=1.5, strokeDash=DASHED)
         .encode(
-            x=round_axis(run),
+            x=x,
             stroke=alt.Stroke("of:N").scale(scale).legend(legend([label])),
             tooltip=[alt.Tooltip("of:N", title="what"), alt.Tooltip("round:Q")],
         )

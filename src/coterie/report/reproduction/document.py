@@ -179,7 +179,10 @@ def _describe(item: Item, results: Mapping[str, Result], failures: int = MOST_FA
     """What the document says of an item."""
     quantities = {quantity: numbers_of(item, results, quantity) for quantity in item.shows if results}
     scales = list(dict.fromkeys(found.scale for found in results.values()))
-    measured = {quantity: _drop_unmeasured_rows(table, len(results)) for quantity, table in quantities.items()}
+    measured = {
+        quantity: replace(table, rows=[row for row in table.rows if {*row[-len(results) :]} != {MISSING}])
+        for quantity, table in quantities.items()
+    }
     claims, order = claims_table(item, results)
     current = {scale: found for scale, found in results.items() if not found.is_stale(item)}
     return {
@@ -196,11 +199,6 @@ def _describe(item: Item, results: Mapping[str, Result], failures: int = MOST_FA
         "tables": [(title_of(item, q, scales), table) for q, table in measured.items() if table],
         "left_out": sum(len(table.rows) - len(measured[q].rows) for q, table in quantities.items()),
     }
-
-
-def _drop_unmeasured_rows(table: Table, scales: int) -> Table:
-    """The rows in which at least one scale has a number."""
-    return replace(table, rows=[row for row in table.rows if any(text != MISSING for text in row[-scales:])])
 
 
 def _verdicts_by_paper(items: Sequence[Item], kept: Results) -> Table:

@@ -16,7 +16,8 @@ import polars as pl
 
 from coterie.report.charts.groups import draw_affinity, draw_model_map
 from coterie.report.drawing.colours import PALETTE
-from coterie.report.drawing.figure import Chart, Figure, axis_of_rounds, rows, thin, with_style
+from coterie.report.drawing.figure import Chart, Figure, axis_of_rounds, rows, with_style
+from coterie.report.drawing.marks import lines, value_axis
 from coterie.report.numbers import capital
 from coterie.runs.folder.reading import RunResults
 from coterie.studies.papers.claims import Reference
@@ -57,35 +58,19 @@ def _draw_logs(item: Item, found: Result, runs: Runs) -> Iterator[Figure]:
             frames = [
                 item.quantities[found.scale][name]
                 .read_log(folder)
-                .with_columns(line=pl.lit(f"{cell.method} {part.removeprefix('@').replace('_', '-')}".rstrip()))
+                .with_columns(of=pl.lit(f"{cell.method} {part.removeprefix('@').replace('_', '-')}".rstrip()))
                 for cell, folder in runs
                 if cell.setting == setting
                 for part, name in parts.items()
             ]
             frame = pl.concat(frames) if frames else pl.DataFrame()
-            if frame.height:
-                name = "-".join(["log", *log.split(), *([str(number + 1)] if number else [])])
-                yield _draw_course(name, f"{log}, over rounds" + (f": {setting}" if setting else ""), frame)
-
-
-def _draw_course(name: str, title: str, frame: pl.DataFrame) -> Figure:
-    course = frame.group_by("line", "round", maintain_order=True).agg(
-        pl.col("value").mean(), pl.col("value").min().alias("low"), pl.col("value").max().alias("high")
-    )
-    course = pl.concat([thin(own.sort("round")) for _, own in course.group_by("line", maintain_order=True)])
-    x = axis_of_rounds("round", int(course["round"].min()), int(course["round"].max()))  # type: ignore[arg-type]
-    colour = alt.Color(
-        "line:N", title=None, scale=alt.Scale(range=PALETTE), legend=alt.Legend(orient="top", columns=3)
-    )
-    base = alt.Chart(rows(course)).encode(x=x, color=colour)
-    tips = [alt.Tooltip("line:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".4~g")]
-    chart = alt.layer(
-        base.mark_area(opacity=0.14).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
-        base.mark_line(point=course["round"].n_unique() <= 30).encode(
-            y=alt.Y("value:Q").title(None).scale(zero=False), tooltip=tips
-        ),
-    )
-    return Figure(name, capital(title), "A line is the mean over the seeds, and the band their range.", chart)
+            if not frame.height:
+                continue
+            frame = frame.group_by("of", "round", maintain_order=True).agg(pl.col("value").mean()).sort("round")
+            x = axis_of_rounds("round", frame["round"][0], frame["round"][-1])
+            name = "-".join(["log", *log.split(), *([str(number + 1)] if number else [])])
+            title = f"{capital(log)}, over rounds" + (f": {setting}" if setting else "")
+            yield Figure(name, title, "A line is the mean over the seeds.", lines(frame, x, value_axis(log)))
 
 
 def _draw_pairs(item: Item, found: Result, runs: Runs) -> Iterator[Figure]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import BadInput, escape
+from coterie.report.tables import flatten
 from coterie.runs.events import Result, Round
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import Experiment
@@ -81,7 +82,7 @@ class Tracker(ABC):
             raise BadInput(f"a run without a folder, as of coterie.rounds, cannot be tracked with {self.extra}")
         folder = Path(experiment.run.folder) / experiment.run.name
         progress = RunFolder(folder).progress()
-        settings = dict(flatten(experiment.tables()))
+        settings = dict(flatten(experiment.tables(), "."))
         if progress is not None and progress.round:  # a run that goes on is not held up
             self._tell(lambda: self.begin(folder, settings))
             return
@@ -144,15 +145,6 @@ def numbers_of(round: Round) -> Iterator[tuple[str, float]]:
             members = scores[(round.groups == group) & np.isfinite(scores)]
             if len(members):
                 yield f"group {group}/{deciding}", float(members.mean())
-
-
-def flatten(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the settings of an experiment as texts by dotted keys, such as `data.clients`."""
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", str(value)
 
 
 def identify(folder: Path) -> str:

@@ -45,10 +45,10 @@ def stop(run: RunFolder) -> None:
         )
     try:
         os.kill(pid, signal.SIGINT)
-    except ProcessLookupError:
-        raise BadInput(f"run {run.name} is not running") from None
-    except PermissionError:
-        raise BadInput(f"run {run.name} belongs to another user; stop it with Ctrl-C where it runs") from None
+    except OSError as error:  # it has just ended, or belongs to another user
+        raise BadInput(
+            f"run {run.name} cannot be stopped ({error.strerror}); stop it with Ctrl-C where it runs"
+        ) from None
 
 
 def _refuse_cell(run: RunFolder, instead: str) -> None:
