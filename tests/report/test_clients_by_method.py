@@ -23,16 +23,7 @@ from coterie.report.comparison.view import View, views
 from coterie.report.gains import MOST_CLIENTS
 from coterie.report.uncertainty import join_intervals, wilson_interval
 from coterie.runs.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
-from coterie.runs.folder.run_folder import RunFolder
-from coterie.runs.folder.tables import (
-    FAILURES,
-    FEDERATION,
-    INTERVALS,
-    LEDGER,
-    clients_schema,
-    rounds_schema,
-)
-from coterie.studies.compare.measures import Frames, measure_cells
+from coterie.studies.compare.measures import Frames, cells_schema, clients_schema, curves_schema
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import summarise
 from tests.browser import CHROMIUM, Browser
@@ -53,7 +44,6 @@ THREE = {
 
 
 def compare(
-    parent: Path,
     scores: Scores,
     samples: Sequence[int],
     *,
@@ -62,62 +52,33 @@ def compare(
     name: str = "client {}",
     **more: Any,
 ) -> tuple[Comparison, Frames]:
-    """Measure runs of one round with these scores, which keep intervals of scores that are twice `half` wide."""
+    """What runs of one round with these scores measure; with `half`, intervals of them are twice as wide."""
     tables = {"name": "own", "methods": list(scores), "adapted": {}, **more}
     plan = Comparison.from_tables({**tables, "seeds": len(next(iter(scores.values())))})
-    done = {}
+    rows: dict[str, list[dict[str, Any]]] = {"cells": [], "curves": [], "clients": []}
     for cell in plan.cells():
         values = np.array(scores[cell.method][plan.seeds.index(cell.seed)])
-        done[cell.key] = _write(parent / "cells", cell.key, values, samples, metrics, half, name)
-    return plan.measured_by(metrics), measure_cells(plan, done)
+        of = {metric.name: values for metric in metrics.of}
+        found = metrics.summarise(ClientScores(of, np.zeros(len(values)), np.array(samples, float)))
+        row = {"setting": "", "method": cell.method, "seed": cell.seed, "groups": 1, "passes": 1.0, **found}
+        counts = dict.fromkeys(("rounds", "up_bytes", "down_bytes", "simulated_seconds", "seconds", "failed"), 1)
+        rows["cells"].append({**row, **counts, "key": cell.key, "diverged": False})
+        rows["curves"].append({**row, "round": 1, "bytes": 2})
+        ends = {} if half is None else {"low": values - half, "high": values + half}
+        for client, value in enumerate(values.tolist()):
+            own = {"client": client, "name": name.format(client), "group": 0, "true_group": 0}
+            own |= {metrics.deciding.name: value, "test_samples": samples[client]}
+            rows["clients"].append({**row, **own, **{end: float(of[client]) for end, of in ends.items()}})
+    schemas = {"cells": cells_schema(metrics), "curves": curves_schema(metrics), "clients": clients_schema(metrics)}
+    tables = {
+        part: pl.DataFrame([{key: row.get(key) for key in schema} for row in rows[part]], schema).fill_nan(None)
+        for part, schema in schemas.items()
+    }
+    return plan.measured_by(metrics), Frames(**tables, metrics=metrics)
 
 
-def _write(
-    pool: Path,
-    key: str,
-    values: np.ndarray,
-    samples: Sequence[int],
-    metrics: RunMetrics,
-    half: float | None,
-    name: str,
-) -> RunFolder:
-    clients, folder = np.arange(len(values)), RunFolder.create(pool, key)
-    folder.write_experiment('[method]\nname = "fedavg"\n')
-    folder.write_environment(
-        {"seed": 0, "metrics": metrics.to_json()} if metrics != CLASSIFICATION else {"seed": 0}
-    )
-    zero = np.zeros(len(values))
-    of = {metric.name: values for metric in metrics.of}
-    columns = {**of, "loss": zero, "client": clients, "test_samples": samples}
-    table = pl.DataFrame(columns).with_columns(
-        *(pl.lit(1).alias(c) for c in ("round",)),
-        *(pl.lit(0).alias(c) for c in ("group", "train_loss", "up_bytes", "down_bytes")),
-        pl.lit(True).alias("took_part"),
-    )
-    row: dict[str, Any] = {**dict.fromkeys(rounds_schema(metrics), 1), "failed": 0}
-    row |= metrics.summarise(ClientScores(of, zero, np.array(samples, float)))
-    folder.write_round(
-        1,
-        pl.DataFrame([row], rounds_schema(metrics)),
-        table.select(clients_schema(metrics).names()).cast(clients_schema(metrics)),
-        pl.DataFrame(schema=LEDGER),
-        pl.DataFrame(schema=FAILURES),
-    )
-    who = {"few_shot": False, "train": 60, "validation": 10, "test": 30, "labels": [0, 1], "true_group": 0}
-    people = [{"client": i, "name": name.format(i), **who} for i in clients.tolist()]
-    folder.write_federation(pl.DataFrame(people, FEDERATION))
-    if half is not None:
-        ends = {"client": clients, "low": values - half, "high": values + half}
-        others = [pl.lit(None).alias(column) for column in INTERVALS if column not in ends]
-        intervals = pl.DataFrame(ends).with_columns(others).select(INTERVALS.names()).cast(INTERVALS)
-        folder.write_intervals(intervals)
-    folder.compact()
-    folder.write_status("finished", 1, 1)
-    return folder
-
-
-def view_of(parent: Path, *args: Any, **options: Any) -> View:
-    plan, frames = compare(parent, *args, **options)
+def view_of(*args: Any, **options: Any) -> View:
+    plan, frames = compare(*args, **options)
     (found,) = views(plan, frames, summarise(plan, frames))
     return found
 
@@ -134,8 +95,8 @@ def interval_of(cell: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
-def test_who_loses_by_the_best_method_comes_first_and_the_interval_is_newcombes(tmp_path: Path) -> None:
-    found = describe(view_of(tmp_path, THREE, [20, 20, 20, 40]))
+def test_who_loses_by_the_best_method_comes_first_and_the_interval_is_newcombes() -> None:
+    found = describe(view_of(THREE, [20, 20, 20, 40]))
     named = [name for head in found.table.header for name in ("fesem", "fedavg") if name in head]
     assert named == ["fedavg", "fesem", "fedavg"]
     loser, equal, *_ = found.table.rows
@@ -153,9 +114,9 @@ def test_who_loses_by_the_best_method_comes_first_and_the_interval_is_newcombes(
     assert by_ifca["client 2"][0].startswith("-10.0 (")
 
 
-def test_of_an_error_the_lower_is_the_gain(tmp_path: Path) -> None:
+def test_of_an_error_the_lower_is_the_gain() -> None:
     errors = {"fedavg": [[5.0, 2.0, 3.0]], "ifca": [[4.0, 1.0, 3.5]], "fesem": [[1.0, 3.0, 2.0]]}
-    found = describe(view_of(tmp_path, errors, [30] * 3, metrics=RMSE, half=0.1))
+    found = describe(view_of(errors, [30] * 3, metrics=RMSE, half=0.1))
     loser, *_, winner = found.table.rows
     assert (loser[0], loser[2], loser[4], loser[5]) == ("client 1", "3.00", "ifca", "1.00")
     assert (winner[0], winner[4]) == ("client 0", "fesem")
@@ -165,9 +126,9 @@ def test_of_an_error_the_lower_is_the_gain(tmp_path: Path) -> None:
     assert "RMSE" in found.cautions[0]
 
 
-def test_scores_without_intervals_say_why(tmp_path: Path) -> None:
+def test_scores_without_intervals_say_why() -> None:
     errors = {"fedavg": [[5.0, 2.0]], "fesem": [[1.0, 3.0]]}
-    view = view_of(tmp_path, errors, [30] * 2, metrics=RMSE)
+    view = view_of(errors, [30] * 2, metrics=RMSE)
     found = describe(view)
     assert len(found.table.header) == 5  # with one method beside the baseline, none is the best of many
     assert found.table.rows[0][:4] == ["client 1", "-1", "3.00", "2.00"]
@@ -175,9 +136,9 @@ def test_scores_without_intervals_say_why(tmp_path: Path) -> None:
     assert view.worst_tenth == {}
 
 
-def test_the_same_people_are_averaged_and_their_interval_is_that_of_one_seed(tmp_path: Path) -> None:
+def test_the_same_people_are_averaged_and_their_interval_is_that_of_one_seed() -> None:
     scores = {"fedavg": [[0.5, 0.6], [0.7, 0.6]], "fesem": [[0.9, 0.6], [0.8, 0.4]]}
-    found = describe(view_of(tmp_path, scores, [20, 20], name="ward {}"))
+    found = describe(view_of(scores, [20, 20], name="ward {}"))
     rows = {row[0]: row for row in found.table.rows}
     assert list(rows) == ["ward 1", "ward 0"]
     assert rows["ward 0"][1:4] == [rows["ward 0"][1], "85.0%", "60.0%"]
@@ -188,23 +149,23 @@ def test_the_same_people_are_averaged_and_their_interval_is_that_of_one_seed(tmp
     assert "one seed" in " ".join(found.cautions)
 
 
-def test_clients_that_every_seed_draws_anew_have_a_row_a_seed(tmp_path: Path) -> None:
+def test_clients_that_every_seed_draws_anew_have_a_row_a_seed() -> None:
     scores = {"fedavg": [[0.5, 0.6], [0.7, 0.6]], "fesem": [[0.9, 0.6], [0.8, 0.4]]}
-    found = describe(view_of(tmp_path, scores, [20, 20]))
+    found = describe(view_of(scores, [20, 20]))
     assert [row[0] for row in found.table.rows][:2] == ["client 1, seed 1", "client 1, seed 0"]
     assert len(found.table.rows) == 4
 
 
-def test_the_clients_who_lose_most_are_listed(tmp_path: Path) -> None:
-    found = describe_clients(view_of(tmp_path, THREE, [20] * 4), 2)
+def test_the_clients_who_lose_most_are_listed() -> None:
+    found = describe_clients(view_of(THREE, [20] * 4), 2)
     assert found is not None
     assert [row[0] for row in found.table.rows] == ["client 1", "client 3"]
     assert [len(choice.cells) for choice in found.choices] == [2, 2]
     assert found.left_out == 2
 
 
-def test_where_nobody_gains_or_loses_there_is_no_table(tmp_path: Path) -> None:
-    view = view_of(tmp_path, {"fedavg": [[0.5, 0.6]], "fesem": [[0.5, 0.6]]}, [20] * 2)
+def test_where_nobody_gains_or_loses_there_is_no_table() -> None:
+    view = view_of({"fedavg": [[0.5, 0.6]], "fesem": [[0.5, 0.6]]}, [20] * 2)
     assert describe_clients(view, MOST_CLIENTS) is None
 
 
@@ -213,7 +174,7 @@ def test_the_worst_tenth_has_an_interval(tmp_path: Path, measure: str) -> None:
     rng = stream(0, "worst tenth of a comparison")
     drawn = [[rng.binomial(30, share, 20) / 30 for share in shares] for shares in ((0.6, 0.5), (0.8, 0.9))]
     scores = dict(zip(("fedavg", "fesem"), drawn, strict=True))
-    plan, frames = compare(tmp_path, scores, [30] * 20, measure=measure)
+    plan, frames = compare(scores, [30] * 20, measure=measure)
     summary = summarise(plan, frames)
     (view,) = views(plan, frames, summary)
     for method, true in (("fedavg", 0.55), ("fesem", 0.85)):  # all clients are alike, so the worst are as good
@@ -231,10 +192,10 @@ def test_the_worst_tenth_has_an_interval(tmp_path: Path, measure: str) -> None:
     assert "\u00a0to\u00a0" not in to_markdown(summary, plan, frames.metrics)
 
 
-def test_a_method_is_not_held_against_itself_over_other_seeds(tmp_path: Path) -> None:
+def test_a_method_is_not_held_against_itself_over_other_seeds() -> None:
     """FedAvg lacks the third seed, in which FeSEM is better than before."""
     scores = {"fedavg": [[0.5] * 4] * 3, "ifca": [[0.4] * 4] * 3, "fesem": [[0.6] * 4, [0.7] * 4, [0.9] * 4]}
-    plan, frames = compare(tmp_path, scores, [20] * 4, name="ward {}")
+    plan, frames = compare(scores, [20] * 4, name="ward {}")
     there = ~((pl.col("method") == "fedavg") & (pl.col("seed") == 2))
     frames = replace(
         frames, **{part: getattr(frames, part).filter(there) for part in ("cells", "curves", "clients")}
@@ -252,7 +213,7 @@ def test_a_gain_that_is_not_known_is_no_gain(tmp_path: Path) -> None:
     """All models diverged for the first client, and one of three for the second."""
     inf = float("inf")
     errors = {"fedavg": [[inf, inf, 3.0]], "ifca": [[inf, 2.0, 3.5]], "fesem": [[inf, 1.0, 2.0]]}
-    view = view_of(tmp_path, errors, [30] * 3, metrics=RMSE)
+    view = view_of(errors, [30] * 3, metrics=RMSE)
     counts = {row["method"]: row for row in count_by_method(pair_clients(view)).to_dicts()}
     assert [counts["fesem"][of] for of in ("gained", "lost", "same", "clients")] == [2, 0, 0, 3]
     found = describe(view)
@@ -260,12 +221,12 @@ def test_a_gain_that_is_not_known_is_no_gain(tmp_path: Path) -> None:
     assert rows["client 0"][1:6] == ["–", "∞", "∞", "–", "–"]
     assert rows["client 1"][1:6] == ["+∞", "2.00", "∞", "fesem", "1.00"]
     assert re.search(r" 1 \D+ 1 \D+ 1 \D+ 2 of 3 .*ifca", found.choices[0].says)
-    build(tmp_path, *compare(tmp_path / "all", errors, [30] * 3, metrics=RMSE), view.summary, [])
+    build(tmp_path, *compare(errors, [30] * 3, metrics=RMSE), view.summary, [])
 
 
 def test_the_script_of_a_page_asks_no_selector_that_some_browsers_lack(tmp_path: Path) -> None:
     """Where a browser knows no `:has`, the script would end before any chart is drawn."""
-    plan, frames = compare(tmp_path, THREE, [20] * 4)
+    plan, frames = compare(THREE, [20] * 4)
     text = build(tmp_path, plan, frames, summarise(plan, frames), []).read_text("utf-8")
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     assert any(".by-method" in script for script in scripts)
@@ -278,7 +239,7 @@ def test_a_page_of_many_clients_and_methods_keeps_its_column(tmp_path: Path) -> 
     rng, clients = stream(0, "many clients by method"), 400
     methods = ["fedavg", *(f"fesem(clusters={k})" for k in range(2, 10))]
     scores = {method: [rng.binomial(20, 0.4 + 0.01 * i, clients) / 20] for i, method in enumerate(methods)}
-    plan, frames = compare(tmp_path, scores, [20] * clients)
+    plan, frames = compare(scores, [20] * clients)
     page = build(tmp_path, plan, frames, summarise(plan, frames), [])
     assert page.stat().st_size < 3e6
     with Browser(tmp_path / "profile") as browser:

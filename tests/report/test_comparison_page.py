@@ -16,11 +16,9 @@ from coterie.report.comparison.findings import finding, headline, overall
 from coterie.report.comparison.page import build
 from coterie.report.comparison.view import View, views
 from coterie.report.drawing.saving import specification
-from coterie.runs import loop
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.studies.compare.compare import Compared
-from coterie.studies.compare.folder import ComparisonFolder
-from coterie.studies.compare.measures import Frames, measure_cells
+from coterie.studies.compare.measures import Frames
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import summarise
 
@@ -45,31 +43,30 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("comparison")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    return coterie.compare({**TABLES, "name": "digits"}, folder=tmp_path_factory.mktemp("comparison"), jobs=1)
 
 
 @pytest.fixture(scope="module")
-def comparison() -> Comparison:
-    return Comparison.from_tables(TABLES, "digits")
+def folder(compared: Compared) -> Path:
+    return compared.folder.path
 
 
 @pytest.fixture(scope="module")
-def frames(comparison: Comparison, folder: Path) -> Frames:
+def comparison(compared: Compared) -> Comparison:
+    return compared.comparison
+
+
+@pytest.fixture(scope="module")
+def frames(compared: Compared) -> Frames:
     """What the real runs of every cell measured."""
-    comparison.check()
-    done = {}
-    for cell in comparison.cells():
-        updates = {"run.folder": str(folder / "cells"), "run.name": cell.key, "run.workers": 1}
-        done[cell.key] = loop.run(cell.experiment.updated(updates)).folder
-    return measure_cells(
-        comparison, {key: run if isinstance(run, RunFolder) else RunFolder(run) for key, run in done.items()}
-    )
+    assert compared.frames is not None
+    return compared.frames
 
 
 @pytest.fixture(scope="module")
-def written(comparison: Comparison, frames: Frames, folder: Path) -> str:
-    return build(folder, comparison, frames, summarise(comparison, frames), []).read_text(encoding="utf-8")
+def written(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
 
 
 def only(frames: Frames, condition: pl.Expr) -> Frames:
@@ -92,11 +89,7 @@ def test_the_page_loads_nothing(written: str) -> None:
     assert places - headings - captions == {f"chart-{name}" for name in specifications}
 
 
-def test_a_comparison_is_drawn_as_on_its_page(
-    written: str, comparison: Comparison, frames: Frames, folder: Path
-) -> None:
-    summary = summarise(comparison, frames)
-    compared = Compared(comparison, ComparisonFolder(folder), {}, frames, summary, "finished")
+def test_a_comparison_is_drawn_as_on_its_page(written: str, compared: Compared) -> None:
     figures = coterie.draw(compared)
     assert list(figures) == [
         *("accuracy-1", "clients-1", "cost-1", "passes-1", "groups-1"),

@@ -16,9 +16,8 @@ from rich.console import Console
 
 from coterie.errors import BadInput
 from coterie.report import run_page, run_tables
-from coterie.report.comparison import page as comparison_page
 from coterie.report.comparison import table
-from coterie.report.comparison.charts import draw_cost, draw_setting
+from coterie.report.comparison.charts import draw_cost, draw_curves
 from coterie.report.comparison.client_gains import count_by_method, gains_table, pair_clients
 from coterie.report.comparison.findings import headline
 from coterie.report.comparison.view import View, views
@@ -253,31 +252,16 @@ def test_a_comparison_finds_the_better_method_whatever_the_direction(tmp_path: P
     assert ("points" in said) == metrics.deciding.is_share
     assert "beyond chance" in said
     assert f"{'down' if falls else 'up'} and left" in draw_cost(view).caption
+    first = draw_curves(view)
+    assert first.name == metrics.deciding.name
+    assert first.chart is not None
+    assert ("~%" in json.dumps(specification(first.chart))) == metrics.deciding.is_share
     shown = printed(table.to_rich(summary, metrics=metrics))
     assert all(metric.title in shown for metric in metrics.of)
     assert ("less" in shown) == falls
     assert ("per cent" in shown) == metrics.deciding.is_share
     for text in (table.to_markdown(summary, comparison, metrics), table.to_latex(summary, comparison, metrics)):
         assert re.search(r"(\*\*|textbf\{)[\d.]+ ", text)
-
-
-@pytest.mark.medium
-def test_the_page_of_a_comparison_speaks_of_the_metric(tmp_path: Path) -> None:
-    metrics = FALLING
-    comparison, frames = compared(tmp_path, metrics)
-    summary = summarise(comparison, frames)
-    where = ComparisonFolder(tmp_path / "own")
-    said = text_of(comparison_page.build(where.path, comparison, frames, summary, []))
-    assert re.search(f"fesem .*{metrics.deciding.title}", said)
-    if ACCURACY not in metrics.of:
-        assert "ccuracy" not in said
-    (part,) = views(comparison, frames, summary)
-    first = draw_setting(part)[0]
-    assert first.name == metrics.deciding.name
-    assert first.chart is not None
-    assert ("~%" in json.dumps(specification(first.chart))) == metrics.deciding.is_share
-    where.write_frames(frames, summary)
-    assert pl.read_parquet(where.path / "summary.parquet").equals(summary)
 
 
 @pytest.mark.medium
