@@ -12,7 +12,6 @@ import torch
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.choice import choose_engine
 from coterie.clients.engine.device import OnDevice
-from coterie.clients.engine.factory import make_engine
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules import TaskLoss, Train, Training
 from coterie.clients.rules.training import solver_size
@@ -20,7 +19,7 @@ from coterie.errors import BadInput
 from coterie.models.networks import build
 from coterie.models.origin import initialise
 from tests.clients.engine.placement import CPU, SOLVERS, parts, requests
-from tests.clients.engine.population import SEED, Samples, population
+from tests.clients.engine.population import SEED, population
 
 
 @pytest.mark.medium
@@ -71,14 +70,3 @@ def test_what_a_gpu_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     network, layout = build("gaussian-mlp", {}, (4,), 3, 0)
     with pytest.raises(BadInput, match=r"run\.engine = 'gpu'.*stochastic"):
         choose_engine(network, layout, Training(), (4,), "gpu")
-
-
-@pytest.mark.parametrize(("name", "kind"), [("sequential", Sequential), ("batched", Batched)])
-def test_engines_by_name(name: str, kind: type) -> None:
-    network, layout = build("mlp", {}, (4,), 3, 0)
-    data = Samples((3,), (4,), 3)
-    engine = make_engine(name, network, layout, data, Training(), 0, torch.zeros(layout.size))
-    assert type(engine) is kind
-    assert not engine.one_process
-    assert engine.together == (1 if name == "sequential" else engine.together)
-    assert (engine.together > 1) == (name == "batched")

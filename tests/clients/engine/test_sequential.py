@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -46,14 +44,6 @@ def test_cross_8_10() -> None:
     # The step is taken in float32, whose last digit of a parameter of size 1 is 1e-5 of a gradient here.
     assert (found - expected).abs().max() <= 2e-5
     assert expected.abs().max() > 0.5
-
-
-@pytest.mark.parametrize(("setting", "asked"), [(0, None), (2, 0)])
-def test_no_epochs_no_step(setting: int, asked: int | None) -> None:
-    people = population(Sequential, Training(epochs=setting))
-    found = trained(people, 0, Train(people.models[0], epochs=asked))
-    assert torch.equal(found.model, people.models[0])
-    assert np.isnan(found.loss)
 
 
 def test_batch_norm_drops_a_last_batch_of_one_sample() -> None:

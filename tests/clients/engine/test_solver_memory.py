@@ -74,12 +74,6 @@ def test_one_epoch_and_one_more_are_two(kind: Kind, name: str, layers: str) -> N
         assert torch.equal(c.model, b.model) == (name == "sgd")
 
 
-def test_the_size_of_a_memory() -> None:
-    layout = population(Sequential, Training()).layout
-    sizes = [solver_size(t, layout) for t in SOLVERS.values()]
-    assert sizes == [0, layout.size, 2 * layout.size + 1, 2 * layout.size + 1]
-
-
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 @pytest.mark.parametrize("kind", [Sequential, Batched])
 def test_what_is_not_trained_keeps_its_memory(kind: Kind, name: str) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import pairwise
 from math import inf
@@ -34,16 +34,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.engine.batched_steps import Descent, StackedSolver, descend, descend_plainly
-from coterie.clients.engine.choice import chunk_size, is_perceptron, refuse_unbatchable
-from coterie.clients.engine.convolution import Convolutional, find_obstacle
+from coterie.clients.engine.choice import chunk_size, is_perceptron
+from coterie.clients.engine.convolution import Convolutional, is_chain
 from coterie.clients.engine.differentiation import ObjectiveOfMany, check_weights, find_objective
 from coterie.clients.engine.dual_perceptron import Dual
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.minibatches import (
-    Backward,
     Blocks,
     Pool,
-    Stacked,
     count_samples,
     draw_samples,
     memory_key,
@@ -51,7 +49,7 @@ from coterie.clients.engine.minibatches import (
     padded_width,
 )
 from coterie.clients.engine.perceptron import Perceptron, allocate_rows, cross_entropy, round_up
-from coterie.clients.engine.sequential import NO_CLASSES, Sequential
+from coterie.clients.engine.sequential import Sequential
 from coterie.clients.engine.solver import (
     initial_memory,
     is_plain_sgd,
@@ -59,6 +57,7 @@ from coterie.clients.engine.solver import (
     takes_plain_steps,
     tensors_to_train,
 )
+from coterie.clients.engine.stacked import Backward, Stacked
 from coterie.clients.engine.vectorised import Vectorised
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import LINE, Samples
@@ -82,21 +81,11 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Request)
 Job = tuple[Client, R, Samples]
 """A client, its request, and the samples that the request is about."""
+Key = Callable[[Client, Any, int], tuple[Hashable, ...] | None]
+"""What requests about so many samples must agree in to share a kernel and change nobody's result; None for one that is
+answered by itself."""
 Seen = tuple[int, int, Tensor, Tensor]
 """Block number, rows at work, their targets `[rows, width, *shape]` and outputs `[rows, width, outputs]`."""
-
-
-@dataclass(frozen=True)
-class _Kernel:
-    """How requests of one class are answered for many clients at once.
-
-    Attributes:
-        alike: what requests must agree in to share a kernel; None for one that is answered by itself.
-        answer: the answers to requests that agree.
-    """
-
-    alike: Callable[[Client, Any, int], tuple[Hashable, ...] | None]
-    answer: Callable[[Sequence[Any]], Sequence[Result]]
 
 
 class Batched(Engine):
@@ -105,24 +94,20 @@ class Batched(Engine):
     A request without a kernel here, or with settings that its kernel does not know, is answered one client after
     another: `Inspect`, scores by draws of features or of mixtures, objectives that are not `batchable`,
     training by a number of minibatches, on augmented ones or by private steps, and what brings its own algorithm.
-
-    Raises:
-        BadInput: any other network.
     """
 
     def _begin(self) -> None:
         layout, batch_size = self.layout, self.training.batch_size
-        refuse_unbatchable(self.network, layout)
         self._model = _stacked(self.network, layout, self.data.to_numbers)
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
         self.together = chunk_size(layout, batch_size)
         self.independent = self._model.fixed_width
         activations = self._model.activations
-        self._kernels: dict[type[Request], _Kernel] = {
-            Train: _Kernel(self._train_key, self._train),
-            Losses: _Kernel(self._losses_key, self._losses),
-            Gradients: _Kernel(self._gradients_key, self._gradients),
-            Score: _Kernel(self._score_key, self._score),
+        self._kernels: dict[type[Request], tuple[Key, Callable[[Sequence[Any]], Sequence[Result]]]] = {
+            Train: (self._train_key, self._train),
+            Losses: (self._losses_key, self._losses),
+            Gradients: (self._gradients_key, self._gradients),
+            Score: (self._score_key, self._score),
         }
         self._chunk = cache(lambda f: chunk_size(layout, batch_size, activations(f)))
 
@@ -137,7 +122,8 @@ class Batched(Engine):
         results: list[Any] = [None] * len(requests)  # a request that brings its own algorithm may answer anything
         groups: dict[Any, list[int]] = {}
         for i, (client, request) in enumerate(zip(clients, requests, strict=True)):
-            alike = self._kernel_key(client, request, counts[i])
+            key, _ = self._kernels.get(type(request), (None, None))
+            alike = None if key is None else key(client, request, counts[i])
             if alike is None:
                 (results[i],) = self._one_by_one.answer([client], [request])
             else:
@@ -149,10 +135,12 @@ class Batched(Engine):
             first = jobs[members[0]][2][0]
             most = self._clients_per_kernel(clients[members[0]], requests[members[0]], first)
             chunks = split_evenly(len(members), most, self._model.worthwhile)
+            _, answer = self._kernels[type(requests[members[0]])]
             for rows in chunks:
                 some = members[rows]
                 # A chunk that had to be filled up has more results than members.
-                for i, result in zip(some, self._answer_alike([jobs[i] for i in some]), strict=False):
+                alike_jobs = _fill_up(self._model.fewest, [jobs[i] for i in some])
+                for i, result in zip(some, answer(alike_jobs), strict=False):
                     results[i] = result
             for i in members[chunks[-1].stop if chunks else 0 :]:
                 (results[i],) = self._one_by_one.answer([clients[i]], [requests[i]])
@@ -178,25 +166,15 @@ class Batched(Engine):
         """The engine for requests without a kernel here, with a network of its own, which it binds."""
         network = deepcopy(self.network)
         return Sequential(
-            network, self.layout, self.data, self.training, self.seed, self._initial, self.example_privacy
+            network, self.layout, self.data, self.training, self.seed, self.initial, self.example_privacy
         )
-
-    def _kernel_key(self, client: Client, request: Request, count: int) -> tuple[Hashable, ...] | None:
-        """What requests about `count` samples must agree in to share a kernel and change nobody's result.
-
-        None for a request that has no kernel for many clients.
-        """
-        kernel = self._kernels.get(type(request))
-        return None if kernel is None else kernel.alike(client, request, count)
 
     def _train_key(self, client: Client, request: Train, count: int) -> tuple[Hashable, ...] | None:
         objective = find_objective(request, self.data.task)
         together = objective is None or (objective.batchable and self.data.task.batchable)
-        if request.trained_extras or not together:
+        if request.trained_extras or request.minibatches is not None or request.plain or not together:
             return None
-        if request.minibatches is not None or request.plain or self.data.augment is not None:
-            return None
-        if self.example_privacy is not None:
+        if self.data.augment is not None or self.example_privacy is not None:
             return None
         room = self._dual_room(client, request, count)
         return (
@@ -243,10 +221,6 @@ class Batched(Engine):
         """The samples of the client that a request is about."""
         return self.data.slice(client.id, request.split if isinstance(request, Losses | Score) else "train")
 
-    def _answer_alike(self, jobs: Sequence[Job[Any]]) -> Sequence[Result]:
-        """Answer requests that are alike; a chunk too small is filled up."""
-        return self._kernels[type(jobs[0][1])].answer(_fill_up(self._model.fewest, jobs))
-
     def _train(self, jobs: Sequence[Job[Train]]) -> list[Trained]:
         requests, held = [r for _, r, _ in jobs], [h for *_, h in jobs]
         first, counts = requests[0], [y.shape[0] for _, y in held]
@@ -267,38 +241,29 @@ class Batched(Engine):
         if self._dual is not None and room is not None:
             short, kept = split_pull(self.training, lr, first.pull)
             means = self._dual.descend(replace(task, lr=short, kept=kept), room, self.data.classes)
-        elif isinstance(self._model, Perceptron) and self._is_plain(first):
+        elif isinstance(self._model, Perceptron) and self.data.task.plain and is_plain_sgd(self.training, first):
             means = descend_plainly(self._model, self.layout, task, self.data.classes)
         else:
             solver = StackedSolver(self.training, lr, stack, entries, requests, memories)
-            means = descend(self._model, self.layout, task, solver, self._backward(requests, held))
+            # The written-out gradients know of weights, but of no other loss.
+            objective = first.objective or (None if self.data.task.plain else TaskLoss())
+            backward = self._backward(objective, held, [r.extras for r in requests])
+            means = descend(self._model, self.layout, task, solver, backward)
             solver.remember(memories)
         return [
             Trained(row[: self.layout.size], mean, memory if request.keep_solver else None)
             for row, mean, memory, request in zip(stack, means.tolist(), memories, requests, strict=True)
         ]
 
-    def _backward(self, requests: Sequence[Train], held: Sequence[Samples]) -> Backward:
-        """What differentiates the objective that the requests share."""
-        # The written-out gradients know of weights, but of no other loss.
-        plain = requests[0].objective is None and self.data.task.plain
-        objective = None if plain else find_objective(requests[0], self.data.task)
-        return self._backward_of(objective, held, [r.extras for r in requests])
-
-    def _backward_of(
-        self, objective: Objective | None, held: Sequence[Samples], extras: Sequence[Extras]
-    ) -> Backward:
-        if objective is None:
+    def _backward(self, objective: Objective | None, held: Sequence[Samples], extras: Sequence[Extras]) -> Backward:
+        """What differentiates an objective that requests share; None for the plain mean cross-entropy."""
+        if objective is None and isinstance(self._model, Perceptron | Convolutional):
             return self._model.backward
-        features, task, whole_lines = tuple(held[0][0].shape[1:]), self.data.task, self._model.fixed_width
         contiguous = isinstance(self._model, Vectorised)
+        features, task, whole_lines = tuple(held[0][0].shape[1:]), self.data.task, self._model.fixed_width
         return ObjectiveOfMany(
-            objective, self.network, self.layout, features, extras, whole_lines, task, contiguous
+            objective or TaskLoss(), self.network, self.layout, features, extras, whole_lines, task, contiguous
         ).backward
-
-    def _is_plain(self, request: Train) -> bool:
-        """Whether training is plain steps down the cross-entropy."""
-        return self.data.task.plain and is_plain_sgd(self.training, request)
 
     def _epochs(self, request: Train) -> int:
         return self.training.epochs if request.epochs is None else request.epochs
@@ -360,15 +325,10 @@ class Batched(Engine):
             compute_metrics(task, names, torch.cat(own), y) if own else {}
             for own, (_, y) in zip(kept, held, strict=True)
         ]
-        if not classes:
-            return [
-                Scored(loss / max(n, 1), NO_CLASSES, NO_CLASSES, NO_CLASSES, samples=n, values=found)
-                for loss, n, found in zip(total.tolist(), counts, values, strict=True)
-            ]
         first, real = np.arange(len(jobs))[:, None, None] * classes, blocks.weights.cpu().numpy() > 0
         actual, guessed = (actual + first)[real], (guessed + first)[real]
-        cells = (actual, guessed, actual[actual == guessed])
-        tables = [np.bincount(c, minlength=len(jobs) * classes).reshape(len(jobs), classes) for c in cells]
+        cells, size = (actual, guessed, actual[actual == guessed]), len(jobs) * classes
+        tables = [np.bincount(c, minlength=size)[:size].reshape(len(jobs), classes) for c in cells]
         return [
             Scored(loss / max(n, 1), *table, samples=n, values=found)
             for loss, n, found, *table in zip(total.tolist(), counts, values, *tables, strict=True)
@@ -391,9 +351,8 @@ class Batched(Engine):
         if first.batches is not None:
             asked = [min(q, first.batches) for q in asked]
         found = torch.zeros(len(jobs), max(asked), self.layout.size, device=stack.device)
-        backward = self._backward_of(
-            None if self.data.task.plain else TaskLoss(), [held for *_, held in jobs], [{}] * len(jobs)
-        )
+        objective = None if self.data.task.plain else TaskLoss()
+        backward = self._backward(objective, [held for *_, held in jobs], [{}] * len(jobs))
         for s, active, rows, width in blocks:
             row = 0 if first.full else s
             if row >= found.shape[1]:
@@ -431,10 +390,10 @@ class Batched(Engine):
 
 def _stacked(network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor]) -> Stacked:
     """How a network is computed for many models at once, in the fastest way that there is for it."""
-    if find_obstacle(network):
+    if not is_chain(network):
         return Vectorised(network, layout, to_numbers)
     if is_perceptron(network):
-        return Perceptron(layout, to_numbers)
+        return Perceptron(network, layout, to_numbers)
     return Convolutional(network, layout, to_numbers)
 
 

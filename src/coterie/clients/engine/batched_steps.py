@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clients.engine.minibatches import Backward, Blocks, Pool, Stacked
+from coterie.clients.engine.minibatches import Blocks, Pool
 from coterie.clients.engine.perceptron import Perceptron, round_up
 from coterie.clients.engine.perceptron_steps import Layer, join_layers, split_layers, step_layers
 from coterie.clients.engine.solver import overshoots
+from coterie.clients.engine.stacked import Backward, Stacked
 from coterie.clients.rules.minibatch import LINE, Samples
 from coterie.clients.rules.requests import Train
 from coterie.clients.rules.training import Training
@@ -54,10 +55,6 @@ class Descent:
             w[each] if len(w) else w.new_zeros(each.shape) for w, each in zip(self.weights, places, strict=True)
         ]
         return self.shares * torch.stack(rows)
-
-    def moved(self, layout: Layout) -> list[bool]:
-        """Which of the layout's tensors move."""
-        return [e in self.entries for e in layout.tensors]
 
 
 class Steps:
@@ -112,7 +109,7 @@ def descend_plainly(model: Perceptron, layout: Layout, task: Descent, classes: i
 
 def descend(model: Stacked, layout: Layout, task: Descent, solver: StackedSolver, minimise: Backward) -> Tensor:
     """The same in the solver's steps, with any network, down what `minimise` differentiates."""
-    stack, blocks, wanted = task.stack, task.blocks, task.moved(layout)
+    stack, blocks, wanted = task.stack, task.blocks, [e in task.entries for e in layout.tensors]
     pool = Pool(model, task.held)
     views = cache(lambda rows: [e.views(stack[:rows]) for e in layout.tensors])
     slots = cache(lambda rows: [e.views(solver.gradients[:rows]) for e in layout.tensors])

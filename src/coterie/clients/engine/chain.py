@@ -104,8 +104,8 @@ class Chain:
         found: dict[int, Tensor] = {}
         for i in range(len(self._links) - 1, lowest - 1, -1):
             each = self._links[i]
-            own, own_wanted = [tensors[p] for p in each.places], [p in asked for p in each.places]
-            into, gradients = each.backward(delta, saved.pop(), own, own_wanted, needs_input_grad=i > lowest)
+            own_wanted = [p in asked for p in each.places]
+            into, gradients = each.backward(delta, saved.pop(), own_wanted, needs_input_grad=i > lowest)
             for place, gradient in zip(each.places, gradients, strict=True):
                 if gradient is not None:
                     # A module that stands in the chain twice has one gradient.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from coterie.clients.engine.convolution import chain_modules, find_obstacle, forward_cost
+from coterie.clients.engine.convolution import chain_modules, forward_cost, is_chain
 from coterie.clients.engine.perceptron import count_units
 from coterie.clients.engine.vectorised import count_operations, find_fixed_obstacle, find_obstacle_by_trial
 from coterie.clients.rules.training import Training
 from coterie.errors import BadInput, unknown
+from coterie.models.features import format_shape
 from coterie.models.gaussian import gaussian_dim
 from coterie.models.layout import Layout
 
@@ -94,24 +95,25 @@ def choose_engine(
         _refuse_gpu(stochastic)
     if wanted in ("sequential", "gpu"):
         return wanted, "as asked"
-    opaque = bool(find_obstacle(network))
+    opaque, hindrance = not is_chain(network), ""
     if half:
         hindrance = "in bfloat16, clients are trained one after the other"
-    else:
-        hindrance = find_fixed_obstacle(network, layout) if opaque else find_obstacle(network, features)
-    if not hindrance and not opaque and layout.head and not _is_in_order(network, layout):
+    elif opaque:
+        hindrance = find_fixed_obstacle(network, layout)
+    elif not is_chain(network, features):
+        hindrance = f"the network is no plain chain of layers for samples of shape {format_shape(features)}"
+    elif layout.head and not _is_in_order(network, layout):
         hindrance = "network.head is not what the network registers last"
-    if augmented and not hindrance:
-        hindrance = "clients whose minibatches are augmented are trained one after the other"
-    if private and not hindrance:
-        hindrance = "clients who hide single samples are trained one after the other"
+    if not hindrance and (augmented or private):
+        who = "whose minibatches are augmented" if augmented else "who hide single samples"
+        hindrance = f"clients {who} are trained one after the other"
     reason, busy = "as asked", False
     if wanted == "auto" and not hindrance:
         reason, busy = _weigh(network, layout, training.batch_size, features, opaque)
     if opaque and not hindrance and not busy:
         hindrance = find_obstacle_by_trial(network, layout, features)
-    if wanted == "batched":
-        _refuse(hindrance)
+    if hindrance and wanted == "batched":
+        raise BadInput(f"engine = 'batched' is not possible: {hindrance}; it must be sequential or auto")
     return "sequential" if hindrance or busy else "batched", hindrance or reason
 
 
@@ -165,22 +167,7 @@ def is_perceptron(network: nn.Module) -> bool:
     )
 
 
-def refuse_unbatchable(network: nn.Module, layout: Layout) -> None:
-    """Let a network pass that can be computed for many models at once, as far as it can be seen.
-
-    Raises:
-        BadInput: any other network.
-    """
-    _refuse(find_fixed_obstacle(network, layout) if find_obstacle(network) else "")
-
-
 def _refuse_gpu(stochastic: bool) -> None:
-    hindrance = "PyTorch finds no CUDA device" if not torch.cuda.is_available() else ""
-    hindrance = "stochastic features are drawn on the CPU" if stochastic else hindrance
-    if hindrance:
+    hindrance = "stochastic features are drawn on the CPU" if stochastic else "PyTorch finds no CUDA device"
+    if stochastic or not torch.cuda.is_available():
         raise BadInput(f"run.engine = 'gpu' is not possible: {hindrance}; it must be auto, sequential or batched")
-
-
-def _refuse(hindrance: str) -> None:
-    if hindrance:
-        raise BadInput(f"engine = 'batched' is not possible: {hindrance}; it must be sequential or auto")

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from coterie.clients.engine.layer_gradients import is_plain
 from coterie.clients.engine.perceptron import cross_entropy
+from coterie.clients.engine.stacked import Stacked
 from coterie.clients.rules.minibatch import to_numbers
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first, has_hooks
@@ -26,20 +28,17 @@ _ANYWHERE = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout, nn.GroupNorm, nn.LayerNo
 _KNOWN = (*_IMAGES, *_SIGNALS, *_ANYWHERE, nn.Linear, nn.Flatten)
 
 
-class Convolutional:
-    """A chain of plain modules, computed for many models at once; see `find_obstacle` for which.
+class Convolutional(Stacked):
+    """A chain of plain modules, computed for many models at once; see `is_chain` for which.
 
     The last digits of a model's results depend on who shares its stack: a convolution's kernel is chosen, and
     adds up, by the shape of the whole.
     """
 
-    fewest = worthwhile = 1
-    fixed_width = False
-
     def __init__(
         self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
     ) -> None:
-        self._network, self._to_numbers = network, to_numbers
+        super().__init__(network, layout, to_numbers)
         places = {e.name: number for number, e in enumerate(layout.tensors)}
         # By the module, not by its path: one that stands in the chain twice has one set of parameters.
         own = {m: path for path, m in network.named_modules()}
@@ -51,10 +50,6 @@ class Convolutional:
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars that one sample leaves behind in a forward pass."""
         return forward_cost(self._network, features).activations
-
-    def prepare(self, inputs: Tensor) -> Tensor:
-        """Stored samples `[s, *features]` as numbers, the channels last."""
-        return self._to_numbers(inputs)
 
     @torch.no_grad()
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -174,66 +169,31 @@ def chain_modules(network: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(path or "the network", m) for path, m in modules if type(m) is not nn.Sequential]
 
 
-def find_obstacle(network: nn.Module, features: tuple[int, ...] = ()) -> str:
-    """What keeps a network from being computed for many models at once, in one clause; empty where nothing does.
+def is_chain(network: nn.Module, features: tuple[int, ...] = ()) -> bool:
+    """Whether a network is a chain of plain modules, and so can be computed for many models at once.
 
-    What can be: an `nn.Sequential` of convolutions, dense layers, pooling, padding with zeros, ReLU, Tanh, group
-    and layer norm, which takes images or signals to its `nn.Flatten`, and flat vectors from there.
+    That is an `nn.Sequential` of convolutions, dense layers, pooling, padding with zeros, ReLU, Tanh, group and
+    layer norm, none frozen, which takes images or signals to its `nn.Flatten`, and flat vectors from there.
 
     Args:
         network: any module.
         features: shape of one sample; where it is not given, the first layers tell.
     """
     if len(features) > 3:
-        return "volumes cannot be batched"
+        return False
     gets = ["", "flat vectors", "signals", "images"][len(features)]
-    for path, module in chain_modules(network):
-        kinds = [k for k in _KNOWN if isinstance(module, k) and type(module).forward is k.forward]
-        if not kinds:
-            return f"{path} is a {type(module).__name__}, which cannot be batched"
-        strange = _unsupported_setting(module)
-        if strange:
-            return f"{path} {strange}, which cannot be batched"
-        kind = kinds[0]
+    for _, module in chain_modules(network):
+        kind = next((kind for kind in _KNOWN if is_plain(module, kind)), None)
+        if kind is None or (isinstance(module, nn.Dropout) and module.p > 0):
+            return False
         takes = "images" if kind in _IMAGES else "signals" if kind in _SIGNALS else ""
         takes = "flat vectors" if kind is nn.Linear else takes
-        gets = gets or takes
-        if takes and gets != takes:
-            return f"{path} is a {type(module).__name__}, which takes {takes}, and gets {gets}"
-        gets = "flat vectors" if kind is nn.Flatten else gets
-    if gets != "flat vectors":
-        return "the network ends without having flattened its samples"
-    strange = _unlike_a_chain(network)
-    return f"{strange}, which cannot be batched" if strange else ""
-
-
-def _unlike_a_chain(network: nn.Module) -> str:
-    """What makes a network more than its members in forward order, each with parameters of its own."""
+        if takes and takes != (gets or takes):
+            return False
+        gets = "flat vectors" if kind is nn.Flatten else gets or takes
     owners = [p for m in network.modules() for p in m.parameters(recurse=False)]
-    frozen = [p for p in owners if not p.requires_grad]
-    if frozen:
-        return "the network has frozen parameters"
-    if len(set(owners)) < len(owners):
-        return "modules of the network share a parameter"
-    hooked = [path or "the network" for path, m in network.named_modules() if has_hooks(m)]
-    return f"{hooked[0]} has hooks" if hooked else ""
-
-
-def _unsupported_setting(module: nn.Module) -> str:
-    """A setting of a known module that only `torch` itself can deal with."""
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    if strange := own.keys() - {"weight", "bias"}:
-        return f"has a parameter {min(strange)}"
-    match module:
-        case nn.Dropout(p=p) if p > 0:
-            return f"drops units at a rate of {p:g}"
-        case nn.Conv1d() | nn.Conv2d() if module.padding_mode != "zeros":
-            return f"pads with padding_mode={module.padding_mode!r}"
-        case nn.MaxPool1d() | nn.MaxPool2d() if module.return_indices:
-            return "returns indices"
-        case nn.Flatten() if (module.start_dim, module.end_dim) != (1, -1):
-            return "flattens some dimensions only"
-    return ""
+    simple = len(set(owners)) == len(owners) and not any(True for _ in network.buffers())
+    return gets == "flat vectors" and simple and not any(has_hooks(m) for m in network.modules())
 
 
 @dataclass(frozen=True)
@@ -246,7 +206,7 @@ class Cost:
 
 @torch.no_grad()
 def forward_cost(network: nn.Module, features: tuple[int, ...]) -> Cost:
-    """The cost of one sample of shape `features` in a network without an `find_obstacle`."""
+    """The cost of one sample of shape `features` in a network that `is_chain`."""
     x = channels_first(torch.zeros(1, *features))
     work, activations = 0, x.numel()
     for _, module in chain_modules(network):

@@ -95,13 +95,9 @@ def _move(device: torch.device, asked: Any) -> Any:
     """
     if isinstance(asked, Tensor):
         return asked.to(device)
+    if isinstance(asked, Mapping):
+        return {name: _move(device, value) for name, value in asked.items()}
     if not is_dataclass(asked) or isinstance(asked, type):
         return asked
     held = {f.name: getattr(asked, f.name) for f in fields(asked)}
-    moved: dict[str, Any] = {name: value.to(device) for name, value in held.items() if isinstance(value, Tensor)}
-    moved |= {name: _moved(device, value) for name, value in held.items() if isinstance(value, Mapping)}
-    return replace(asked, **moved)
-
-
-def _moved(device: torch.device, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
+    return replace(asked, **{n: _move(device, v) for n, v in held.items() if isinstance(v, Tensor | Mapping)})

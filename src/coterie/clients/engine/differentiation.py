@@ -10,7 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -115,9 +115,8 @@ class ObjectiveOfMany:
     ) -> None:
         self._task = task
         self._contiguous = contiguous
-        self._called = _Called(objective, LocalModel(network, layout))
+        self._called = _Called(objective, LocalModel(network, layout), layout)
         self._names = [f"network.{e.name}" for e in layout.tensors]
-        self._tied = {f"network.{other}": f"network.{name}" for other, name in layout.tied}
         self._shape = channels_first(torch.empty(1, *features, device="meta")).shape[1:]
         self._extras = {name: torch.stack([each[name] for each in extras]) for name in extras[0]}
         self._whole_lines = whole_lines
@@ -150,30 +149,17 @@ class ObjectiveOfMany:
         trained = {name: view for name, view, moves in named if moves}
         fixed = {name: view for name, view, moves in named if not moves}
         extras = {name: values[: len(x)] for name, values in self._extras.items()}
-        gradients, reported = self._differentiate(trained, fixed, x, y, weights, extras)
+        with without_fused_kernels():
+            gradients, reported = vmap(grad(self._loss, has_aux=True))(trained, fixed, x, y, weights, extras)
         slots = dict(zip(self._names, into, strict=True))
         for name, gradient in gradients.items():
             slots[name].copy_(gradient)
-        return reported
-
-    def _differentiate(self, *stacks: Any) -> tuple[Mapping[str, Tensor], Tensor]:
-        with without_fused_kernels():
-            found: tuple[Mapping[str, Tensor], Tensor] = vmap(grad(self._loss, has_aux=True))(*stacks)
-        return found
+        return cast(Tensor, reported)
 
     def _loss(
-        self,
-        trained: Mapping[str, Tensor],
-        fixed: Mapping[str, Tensor],
-        x: Tensor,
-        y: Tensor,
-        shares: Tensor,
-        extras: Extras,
+        self, trained: Extras, fixed: Extras, x: Tensor, y: Tensor, shares: Tensor, extras: Extras
     ) -> tuple[Tensor, Tensor]:
-        tensors = {**trained, **fixed}
-        tensors |= {other: tensors[name] for other, name in self._tied.items()}
-        batch = Batch(x, y, shares, self._task)
-        loss: Loss = functional_call(self._called, tensors, (batch, extras), tie_weights=False)
+        loss = self._called.at({**trained, **fixed}, Batch(x, y, shares, self._task), extras)
         reported = loss.minimised if loss.reported is None else loss.reported
         return loss.minimised, reported.detach()
 
@@ -202,9 +188,8 @@ class ObjectiveOfEach:
         extras: Extras,
         task: Task,
     ) -> None:
-        self._called = _Called(objective, model)
+        self._called = _Called(objective, model, layout)
         self._trained = [f"network.{e.name}" for e in entries]
-        self._tied = {f"network.{other}": f"network.{name}" for other, name in layout.tied}
         self._extras = extras
         self._task = task
         self._together = objective.batchable and task.batchable
@@ -259,11 +244,8 @@ class ObjectiveOfEach:
         return list(found)
 
     def _loss(self, tensors: Extras, buffers: Extras, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-        tied = {other: tensors[name] for other, name in self._tied.items()}
         batch = Batch(x[None], y[None], share, self._task)
-        given = (batch, self._extras)
-        loss: Loss = functional_call(self._called, {**tensors, **buffers, **tied}, given, tie_weights=False)
-        return loss.minimised
+        return self._called.at({**tensors, **buffers}, batch, self._extras).minimised
 
     def _copy_buffers(self) -> Extras:
         return {name: buffer.clone() for name, buffer in self._called.named_buffers(remove_duplicate=False)}
@@ -272,14 +254,21 @@ class ObjectiveOfEach:
 class _Called(nn.Module):
     """An objective as a module, so that a call can replace the parameters of its network."""
 
-    def __init__(self, objective: Objective, model: LocalModel) -> None:
+    def __init__(self, objective: Objective, model: LocalModel, layout: Layout) -> None:
         super().__init__()
         self.network = model.network
         self._objective = objective
         self._model = model
+        self._tied = {f"network.{other}": f"network.{name}" for other, name in layout.tied}
 
     def forward(self, batch: Batch, extras: Extras) -> Loss:
         return as_loss(self._objective.loss(self._model, batch, extras))
+
+    def at(self, tensors: Extras, batch: Batch, extras: Extras) -> Loss:
+        """The loss with other tensors in the place of the network's."""
+        tied = {other: tensors[name] for other, name in self._tied.items()}
+        found: Loss = functional_call(self, {**tensors, **tied}, (batch, extras), tie_weights=False)
+        return found
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class Engine(ABC):
         independent: whether a client's answers are the same, to the bit, whichever clients share the call.
         one_process: whether only one process may hold one, because it owns a device.
         example_privacy: how any one training sample is hidden; None where none is.
+        initial: the model `[P]` that the network starts from.
     """
 
     together = 1
@@ -82,18 +83,13 @@ class Engine(ABC):
         self.seed = seed
         self.batch_norm = has_batch_norm(network)
         self.example_privacy = example_privacy
-        self._initial = initial
+        self.initial = initial
         self._sizes: dict[int, tuple[int, ...]] = {}
         """Training and validation samples of each client that has been at work."""
         self._begin()
 
     def _begin(self) -> None:  # noqa: B027  # an engine may need nothing more
         """Make what the engine keeps beside what it was given."""
-
-    @property
-    def initial(self) -> Tensor:
-        """The model `[P]` that the network starts from."""
-        return self._initial
 
     @abstractmethod
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
@@ -117,7 +113,7 @@ class Engine(ABC):
             splits = ("train", "validation")
             self._sizes[order.client] = tuple(self.data.slice(order.client, split)[1].shape[0] for split in splits)
         samples, validation = self._sizes[order.client]
-        seed, initial = self.seed, self._initial.clone
+        seed, initial = self.seed, self.initial.clone
         return Client(
             order.client, order.round, samples, seed, self.layout, self.training, state, initial, validation
         )
@@ -135,6 +131,7 @@ class Engine(ABC):
 
         Raises:
             BadInput: single samples are to be hidden, and a rule looks at them otherwise than by private steps.
+            TypeError: a rule returns no `Answer`.
         """
         guards = None
         if self.example_privacy is not None:
@@ -142,7 +139,7 @@ class Engine(ABC):
         retain_freed_memory()
         clients = [self.client(o, s) for o, s in zip(orders, states, strict=True)]
         works: list[Work] = [o.rule.run(c, o) for o, c in zip(orders, clients, strict=True)]
-        answers: list[Answer | None] = [None] * len(orders)
+        answers: dict[int, Answer] = {}
         results: list[Result | None] = [None] * len(orders)
         efforts = [0] * len(orders)
         running = list(range(len(orders)))
@@ -152,8 +149,12 @@ class Engine(ABC):
                 try:
                     request = works[i].send(results[i])
                 except StopIteration as end:
+                    if not isinstance(end.value, Answer):
+                        raise TypeError("a rule must return an Answer") from None
                     answer = end.value if guards is None else guards[i].censor(end.value)
-                    answers[i] = _with_effort(answer, efforts[i])
+                    report = {**answer.report, "trained_samples": float(efforts[i])}
+                    kept, lengths = answer.client_state, answer.update_lengths
+                    answers[i] = Answer(answer.uploads, answer.numbers, kept, report, lengths)
                 else:
                     asked.append((i, request if guards is None else guards[i].admit(request)))
             if watch is not None:
@@ -166,8 +167,8 @@ class Engine(ABC):
                     results[i] = result
                     efforts[i] += request.backpropagated(clients[i].samples, self.training, not self.batch_norm)
             running = [i for i, _ in asked]
-        given = [a for a in answers if a is not None]
-        if self.upload_noise is None or not all(isinstance(answer, Answer) for answer in given):
+        given = [answers[i] for i in range(len(orders))]
+        if self.upload_noise is None:
             return given
         return [self.upload_noise.hide(o, a) for o, a in zip(orders, given, strict=True)]
 
@@ -201,10 +202,3 @@ def check_output_shape(network: nn.Module, data: Data, features: tuple[int, ...]
             f"the network gives {format_shape(found)} numbers for a sample; with task.name = {data.task.name!r} it "
             f"must give {format_shape(wanted)}: name a network that does (network.name)"
         )
-
-
-def _with_effort(answer: Answer, samples: int) -> Answer:
-    if not isinstance(answer, Answer):
-        return answer  # not what a rule may return; whoever asked for the answers says so
-    report = {**answer.report, "trained_samples": float(samples)}
-    return Answer(answer.uploads, answer.numbers, answer.client_state, report, answer.update_lengths)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.choice import is_perceptron
-from coterie.clients.engine.convolution import find_obstacle
+from coterie.clients.engine.convolution import is_chain
 from coterie.clients.engine.device import OnDevice
 from coterie.clients.engine.engine import Data, Engine
 from coterie.clients.engine.private_steps import ExamplePrivacy
@@ -24,17 +24,12 @@ def make_engine(
     training: Training,
     seed: int,
     initial: Tensor,
-    notes: tuple[str, ...] = (),
     example_privacy: ExamplePrivacy | None = None,
 ) -> Engine:
     """The engine that `choose_engine` named: `sequential`, `batched` or `gpu`."""
-    engine: Engine
     given = (network, layout, data, training, seed, initial)
     if name == "gpu":
-        together = is_perceptron(network) and not find_obstacle(network) and training.precision == "fp32"
+        together = is_perceptron(network) and is_chain(network) and training.precision == "fp32"
         device = torch.device("cuda")
-        engine = OnDevice(Batched if together else Sequential, *given, device, example_privacy)
-    else:
-        engine = (Batched if name == "batched" else Sequential)(*given, example_privacy)
-    engine.notes = notes
-    return engine
+        return OnDevice(Batched if together else Sequential, *given, device, example_privacy)
+    return (Batched if name == "batched" else Sequential)(*given, example_privacy)

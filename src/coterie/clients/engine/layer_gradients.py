@@ -89,9 +89,7 @@ class Link(ABC):
         """The output, and what the backward pass needs, from the input and the module's tensors."""
 
     @abstractmethod
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
         """The gradients, from that in the output; that in the input only if `needs_input_grad`."""
 
 
@@ -107,12 +105,10 @@ class Dense(Link):
     def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
         flat = x.reshape(-1, x.shape[-1]).to(own[0].dtype)
         y = product(flat, *own)
-        return y.view(*x.shape[:-1], -1), (x, flat)
+        return y.view(*x.shape[:-1], -1), (x, flat, own)
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
-        x, flat = saved
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
+        x, flat, own = saved
         delta = delta.reshape(-1, delta.shape[-1])
         gradients: list[Tensor | None] = [product(delta.t(), flat.t()) if wanted[0] else None]
         if len(own) > 1:
@@ -131,16 +127,14 @@ class Convolution(Link):
         m, weight, bias = self.module, own[0], own[1] if len(own) > 1 else None
         held = x.to(weight.dtype)
         convolve = torch.conv1d if isinstance(m, nn.Conv1d) else torch.conv2d
-        return convolve(held, weight, bias, m.stride, m.padding, m.dilation, m.groups), (x, held)
+        return convolve(held, weight, bias, m.stride, m.padding, m.dilation, m.groups), (x, held, own)
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
-        m, (x, held), weight = self.module, saved, own[0]
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
+        m, (x, held, own) = self.module, saved
         mask = [needs_input_grad, wanted[0], len(own) > 1 and wanted[1]]
         stride, padding, rest = m.stride, m.padding, [0] * len(m.stride)
         into, *gradients = torch.ops.aten.convolution_backward(
-            delta, held, weight, [len(weight)], stride, padding, m.dilation, False, rest, m.groups, mask
+            delta, held, own[0], [len(own[0])], stride, padding, m.dilation, False, rest, m.groups, mask
         )
         return into.to(x.dtype) if needs_input_grad else None, gradients[: len(own)]
 
@@ -164,9 +158,7 @@ class MaxPool(Link):
         y, above = _larger(rows.view(n * height // 2, 2, width // 2 * channels), use.keep_activations)
         return y.view(n, height // 2, width // 2, channels).permute(0, 3, 1, 2), (x.shape, left, above)
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
         if len(saved) == 2:
             x, places = saved
             return torch.ops.aten.max_pool2d_with_indices_backward(delta, x, *self._settings(), places), []
@@ -208,9 +200,7 @@ class Relu(Link):
         y = x.relu_() if use.may_overwrite_input else x.relu()
         return y, y
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
         return torch.ops.aten.threshold_backward(delta, saved, 0), []
 
 
@@ -229,9 +219,7 @@ class Dropout(Link):
         flat.mul_(1 / (1 - self.module.p))
         return x * scale, scale
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
         return delta if saved is None else delta * saved, []
 
 
@@ -243,9 +231,7 @@ class Flatten(Link):
     def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
         return x.flatten(1), x
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
         delta = delta.view(saved.shape)
         return delta if saved.is_contiguous() else torch.empty_like(saved).copy_(delta), []
 
@@ -263,9 +249,7 @@ class Opaque(Link):
                 y = self.module(x)
         return y.detach(), (x, y)
 
-    def backward(
-        self, delta: Tensor, saved: Any, own: Sequence[Tensor], wanted: Sequence[bool], needs_input_grad: bool
-    ) -> LinkGradients:
+    def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
         x, y = saved
         trained = [p for p in self.module.parameters() if p.requires_grad]
         parameters = [p for p, w in zip(trained, wanted, strict=True) if w]
@@ -283,25 +267,25 @@ def link(module: nn.Module, places: Sequence[int]) -> Link:
     """The link of a module whose tensors stand at `places` among the layout's."""
     for kind in _WRITTEN:
         for known in kind.kinds:
-            if isinstance(module, known) and type(module).forward is known.forward and not _strange(module):
+            if is_plain(module, known) and not isinstance(getattr(module, "padding", 0), str):
                 return kind(module, places)
     return Opaque(module, places)
 
 
-def _strange(module: nn.Module) -> bool:
-    """Whether a module of a known kind has a setting that is not written out."""
-    if {name for name, _ in module.named_parameters()} - {"weight", "bias"} or has_hooks(module):
-        return True
-    if not all(p.requires_grad for p in module.parameters()):
-        return True
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module is of a kind of PyTorch's as it is: nothing in it is frozen, hooked, or set unusually."""
+    if not isinstance(module, kind) or type(module).forward is not kind.forward or has_hooks(module):
+        return False
+    if any(name not in ("weight", "bias") or not p.requires_grad for name, p in module.named_parameters()):
+        return False
     match module:
         case nn.Conv1d() | nn.Conv2d():
-            return module.padding_mode != "zeros" or isinstance(module.padding, str)
-        case nn.MaxPool2d():
-            return module.return_indices
+            return module.padding_mode == "zeros"
+        case nn.MaxPool1d() | nn.MaxPool2d():
+            return not module.return_indices
         case nn.Flatten():
-            return (module.start_dim, module.end_dim) != (1, -1)
-    return False
+            return (module.start_dim, module.end_dim) == (1, -1)
+    return True
 
 
 def _pair(setting: Any) -> list[int]:

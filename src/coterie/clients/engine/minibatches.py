@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clients.engine.perceptron import aligned_height, round_up
+from coterie.clients.engine.stacked import Stacked
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import Samples
 from coterie.clients.rules.requests import Losses, Request, Score
@@ -24,45 +24,6 @@ ROUNDED = 8
 
 PREPARED_BYTES = 1 << 26
 """Bytes of clients' samples up to which they are prepared at once, and beyond which minibatch by minibatch."""
-
-Backward = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[bool]], Tensor]
-"""What `Stacked.backward` is, of the mean cross-entropy."""
-
-
-class Stacked(Protocol):
-    """How one network is computed for many models at once; `views` are its tensors, `[n, *shape]` each."""
-
-    @property
-    def fewest(self) -> int:
-        """Rows that a stack must have."""
-
-    @property
-    def worthwhile(self) -> int:
-        """Clients from which a kernel is faster than one client after another."""
-
-    @property
-    def fixed_width(self) -> bool:
-        """Whether results would depend on the width that minibatches are padded to, and must not."""
-
-    def activations(self, features: tuple[int, ...]) -> int:
-        """Scalars of one sample that are to stay in the cache: mostly all that a forward pass leaves behind."""
-
-    def prepare(self, inputs: Tensor) -> Tensor:
-        """Stored samples `[s, *features]` as `x` holds them."""
-
-    def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Logits `[n, width, classes]` of the samples `[n, width, ...]`."""
-
-    def backward(
-        self,
-        views: Sequence[Tensor],
-        x: Tensor,
-        y: Tensor,
-        weights: Tensor,
-        into: Sequence[Tensor],
-        wanted: Sequence[bool],
-    ) -> Tensor:
-        """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`."""
 
 
 class Pool:
@@ -79,10 +40,11 @@ class Pool:
         self.counts = [y.shape[0] for y in labels]
         seen, known = _shared_memory(inputs), _shared_memory(labels)
         together = seen is not None and known is not None and np.array_equal(seen[1], known[1])
+        numbers = sum(x.numel() for x in inputs)
         self._prepare: Callable[[Tensor], Tensor] | None = None
         if seen is not None and known is not None and together and _lies_prepared(model, seen[0]):
             self._inputs, (self.labels, starts) = model.prepare(seen[0]), known
-        elif seen is not None and known is not None and together and _count_bytes(inputs) > PREPARED_BYTES:
+        elif seen is not None and known is not None and together and numbers > PREPARED_BYTES // BYTES_PER_SCALAR:
             self._prepare = model.prepare
             self._inputs, (self.labels, starts) = seen[0], known
         else:
@@ -109,11 +71,6 @@ def _lies_prepared(model: Stacked, stored: Tensor) -> bool:
     """Whether samples are stored as the model takes them; one is looked at, for the others lie as it does."""
     prepared = model.prepare(stored[:1])
     return prepared.is_contiguous() and prepared.data_ptr() == stored.data_ptr()
-
-
-def _count_bytes(inputs: Sequence[Tensor]) -> int:
-    """Count the bytes of samples as numbers."""
-    return BYTES_PER_SCALAR * sum(x.numel() for x in inputs)
 
 
 class Blocks:

@@ -8,30 +8,26 @@ operand of every model starts at a multiple of 64 bytes (`allocate_rows`, `round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from math import gcd, prod
 
 import torch
 from torch import Tensor, nn
 
-from coterie.clients.rules.minibatch import LINE, to_numbers
+from coterie.clients.engine.stacked import Stacked
+from coterie.clients.rules.minibatch import LINE
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first
 
 
-class Perceptron:
+class Perceptron(Stacked):
     """Dense layers with one ReLU between each two, computed for many models at once."""
 
     fewest = 2
     """Rows below which PyTorch takes another kernel."""
 
-    worthwhile = 1
-
     fixed_width = True
     """A minibatch is as wide as its client's own samples make it, whoever else is there."""
-
-    def __init__(self, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers) -> None:
-        self._layout, self._to_numbers = layout, to_numbers
 
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars that one sample leaves behind in a forward pass, by way of an upper bound."""
@@ -56,42 +52,24 @@ class Perceptron:
         wanted: Sequence[bool],
     ) -> Tensor:
         """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`."""
-        inputs, losses, last = _forward(views, x, y, weights)
-        for number, delta in _backward(views, inputs, last, wanted):
+        *inputs, logits = forward_layers(views, x)
+        chosen = y.unsqueeze(2)
+        log = logits.log_softmax(2)
+        losses = (log.gather(2, chosen).squeeze(2) * weights).sum(1).neg_()
+        delta = torch.exp(log, out=logits).scatter_add_(2, chosen, log.new_full((), -1.0).expand(chosen.shape))
+        delta = delta.mul_(weights.unsqueeze(2))
+        # Plain products written out: what autograd adds would take as long as they do.
+        for number in reversed(range(len(inputs))):
             if wanted[2 * number]:
                 torch.bmm(delta.mT, inputs[number], out=into[2 * number])
             if wanted[2 * number + 1]:
                 torch.sum(delta, 1, out=into[2 * number + 1])
-        return losses
-
-
-def _forward(views: Sequence[Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-    """The input of every layer, the weighted cross-entropy `[n]`, and its gradient in the logits."""
-    *inputs, logits = forward_layers(views, x)
-    chosen = y.unsqueeze(2)
-    log = logits.log_softmax(2)
-    losses = (log.gather(2, chosen).squeeze(2) * weights).sum(1).neg_()
-    delta = torch.exp(log, out=logits).scatter_add_(2, chosen, log.new_full((), -1.0).expand(chosen.shape))
-    return inputs, losses, delta.mul_(weights.unsqueeze(2))
-
-
-def _backward(
-    views: Sequence[Tensor], inputs: Sequence[Tensor], delta: Tensor, wanted: Sequence[bool]
-) -> Iterator[tuple[int, Tensor]]:
-    """From the last layer down to the lowest that is wanted: its number, and the gradient in what it gives.
-
-    Plain products written out: what autograd adds would take as long as they do. A layer that was given out may be
-    overwritten.
-    """
-    for number in reversed(range(len(inputs))):
-        goes_on = any(wanted[: 2 * number])
-        below = allocate_rows(*inputs[number].shape, device=delta.device) if goes_on else delta
-        if goes_on:
+            if not any(wanted[: 2 * number]):
+                break
+            below = allocate_rows(*inputs[number].shape, device=delta.device)
             torch.bmm(delta, views[2 * number], out=below)
-        yield number, delta
-        if not goes_on:
-            return
-        delta = torch.ops.aten.threshold_backward(below, inputs[number], 0, grad_input=below)
+            delta = torch.ops.aten.threshold_backward(below, inputs[number], 0, grad_input=below)
+        return losses
 
 
 def count_units(layout: Layout) -> int:

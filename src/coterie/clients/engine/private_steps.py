@@ -184,14 +184,8 @@ class OrderGuard:
                 f"the rule {self._rule.name} asks for {type(request).__name__}, which is not possible with {HERE}; "
                 "it must ask for training and for scores of held-out samples alone"
             )
-        unlike = {
-            "trained_extras": bool(request.trained_extras),
-            "weights": request.weights is not None,
-            "clip": bool(request.clip),
-            "minibatches": request.minibatches is not None,
-        }
-        if any(unlike.values()):
-            key = next(key for key, is_set in unlike.items() if is_set)
+        settings = {key: getattr(request, key) for key in ("trained_extras", "weights", "clip", "minibatches")}
+        if key := next((key for key, value in settings.items() if isinstance(value, Tensor) or value), ""):
             raise BadInput(
                 f"the rule {self._rule.name} trains with {key}, which is not possible with {HERE}; it must train "
                 "by plain steps"
@@ -207,7 +201,7 @@ class OrderGuard:
 
     def censor(self, answer: Answer) -> Answer:
         """Return the answer without what a rule that trained has measured."""
-        return replace(answer, report={}) if self._trainings and isinstance(answer, Answer) else answer
+        return replace(answer, report={}) if self._trainings else answer
 
 
 def refuse_rule(rule: Rule) -> None:

@@ -6,7 +6,7 @@ There is no DataLoader and no state dict; a minibatch is a slice of the epoch's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from math import nan
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ class Sequential(Engine):
 
     def _begin(self) -> None:
         data, precision = self.data, self.training.precision
-        self._bound = BoundNetwork(self.network, self.layout, self.seed, self._initial, precision, data.task)
+        self._bound = BoundNetwork(self.network, self.layout, self.seed, self.initial, precision, data.task)
         self._bound.augment, self._bound.to_numbers = data.augment, data.to_numbers
         self._handlers: dict[type[Request], Callable[[Client, Any], Result]] = {
             Train: self._train,
@@ -261,21 +261,9 @@ class Sequential(Engine):
                 kept.append(outputs)
         guess = torch.cat(guesses) if guesses else labels
         values = compute_metrics(task, names, torch.cat(kept), labels) if kept else dict.fromkeys(names, nan)
-        return count_scores(float(total) / max(len(labels), 1), labels, guess, classes, values)
-
-
-def count_scores(
-    loss: float, labels: Tensor, guesses: Tensor, classes: int, values: Mapping[str, float] | None = None
-) -> Scored:
-    """Counts per class, if there are classes, from labels and guesses `[s]`, beside the values of metrics."""
-
-    def count(numbers: Tensor) -> np.ndarray:
-        return torch.bincount(numbers, minlength=classes).cpu().numpy()
-
-    if not classes:
-        return Scored(loss, NO_CLASSES, NO_CLASSES, NO_CLASSES, samples=len(labels), values=values or {})
-    counts = count(labels), count(guesses), count(labels[labels == guesses])
-    return Scored(loss, *counts, samples=len(labels), values=values or {})
+        numbers = (labels, guess, labels[labels == guess]) if classes else ()
+        counts = [torch.bincount(some, minlength=classes).cpu().numpy() for some in numbers] or [NO_CLASSES] * 3
+        return Scored(float(total) / max(len(labels), 1), *counts, samples=len(labels), values=values)
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,10 +17,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coterie.clients.engine.differentiation import ObjectiveOfMany, without_fused_kernels
+from coterie.clients.engine.differentiation import without_fused_kernels
+from coterie.clients.engine.stacked import Stacked
 from coterie.clients.rules.minibatch import to_numbers
-from coterie.clients.rules.objective import LocalModel, TaskLoss
-from coterie.clients.tasks import CLASSIFICATION
+from coterie.clients.rules.objective import LocalModel
 from coterie.models.gaussian import Gaussian
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first, copy_network, set_training
@@ -36,34 +35,25 @@ OPERATIONS_IN_MEMORY = 16
 """The most that all results of a forward pass may take, as a multiple of what is to stay in the cache."""
 
 
-class Vectorised:
+class Vectorised(Stacked):
     """Any module without a `find_fixed_obstacle`, for which `find_obstacle_by_trial` finds none either.
 
     As with convolutions, the last digits of a model's results depend on who shares its stack.
     """
 
-    fewest = 1
     worthwhile = FEWEST
-    fixed_width = False
 
     def __init__(
         self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
     ) -> None:
-        self._network, self._to_numbers = network, to_numbers
+        super().__init__(network, layout, to_numbers)
         self._model = LocalModel(network, layout)
-        self._layout = layout
-        self._names = [e.name for e in layout.tensors]
-        self._objective = cache(self._make_objective)
 
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars of one sample that are to stay in the cache."""
         found = count_operations(self._network, features)
         each = OPERATIONS_IN_CACHE * found.written // max(found.operations, 1)
         return max(each, found.written // OPERATIONS_IN_MEMORY, 1)
-
-    def prepare(self, inputs: Tensor) -> Tensor:
-        """Stored samples `[s, *features]` as numbers, the channels last."""
-        return self._to_numbers(inputs)
 
     @torch.no_grad()
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -72,34 +62,8 @@ class Vectorised:
         x = samples.reshape(*x.shape[:2], *samples.shape[1:]).contiguous()
         if self._network.training:
             self._network.eval()
-        stack = {name: view.contiguous() for name, view in zip(self._names, views, strict=True)}
+        stack = {e.name: view.contiguous() for e, view in zip(self._layout.tensors, views, strict=True)}
         return _call_many(self._model, stack, x)
-
-    def backward(
-        self,
-        views: Sequence[Tensor],
-        x: Tensor,
-        y: Tensor,
-        weights: Tensor,
-        into: Sequence[Tensor],
-        wanted: Sequence[bool],
-    ) -> Tensor:
-        """Weighted cross-entropy `[n]`; its gradients in the wanted tensors overwrite those of `into`."""
-        if not self._network.training:
-            set_training(self._network)
-        return self._objective(tuple(x.shape[2:])).backward(views, x, y, weights, into, wanted)
-
-    def _make_objective(self, features: tuple[int, ...]) -> ObjectiveOfMany:
-        return ObjectiveOfMany(
-            TaskLoss(),
-            self._network,
-            self._layout,
-            features,
-            [{}],
-            self.fixed_width,
-            CLASSIFICATION,
-            contiguous=True,
-        )
 
 
 @dataclass(frozen=True)
@@ -175,13 +139,11 @@ def find_obstacle_by_trial(network: nn.Module, layout: Layout, features: tuple[i
         outputs = model.called(tensors, x)
         return outputs.square().mean(), outputs.detach()
 
-    able = False
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), without_fused_kernels():
             warnings.filterwarnings("error", message="There is a performance drop")
             with torch.no_grad():
                 expected = [network(samples)]
-            able = True
             _, found = vmap(grad(square, has_aux=True))(stack, inputs)
             with torch.no_grad():
                 network.eval()
@@ -192,8 +154,8 @@ def find_obstacle_by_trial(network: nn.Module, layout: Layout, features: tuple[i
                 expected.append(network(samples))
     except Exception as error:  # noqa: BLE001  # whatever a module raises that is called as nobody has called it
         reason = str(error).strip().split("\n", 1)[0].split(". ", 1)[0]
-        cannot = "torch.func cannot compute it for many models" if able else "it cannot take zeros and ones"
-        return f"the network was tried, and {cannot} ({type(error).__name__}: {reason})"
+        said = f"{type(error).__name__}: {reason}"
+        return f"the network was tried on zeros and ones, and cannot be computed for many models ({said})"
     changed = next((name for name, b in network.named_buffers() if not torch.equal(b, buffers[name])), "")
     if changed:
         return f"training changes {changed} of the network, which cannot be batched"

@@ -90,10 +90,9 @@ class EngineSpec:
             self.training,
             self.seed,
             built.initial,
-            built.notes,
             privacy,
         )
-        engine.upload_noise = self.upload_noise
+        engine.notes, engine.upload_noise = built.notes, self.upload_noise
         return engine
 
     def prepared(self) -> EngineSpec:
