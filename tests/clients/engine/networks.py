@@ -143,6 +143,7 @@ CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 LISTED: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "perceptron": ("mlp", (8, 8, 1), {"hidden": (16,)}),
     "wide perceptron": ("mlp", (12, 12, 1), {"hidden": (40,)}),
+    "deep and wide perceptron": ("mlp", (12, 12, 1), {"hidden": (40, 16)}),
     "deep perceptron": ("mlp", (6, 6, 2), {"hidden": (7, 5)}),
     "no hidden layer": ("mlp", (61,), {"hidden": ()}),
     "cnn": ("cnn", (9, 8, 3), {"channels": (4, 6), "hidden": (8,)}),

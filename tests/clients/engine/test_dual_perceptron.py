@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,7 @@ from coterie.clients.engine import dual_perceptron
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.batched_steps import Descent
 from coterie.clients.engine.dual_perceptron import Dual
-from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules import Train, Trained, Training
-from coterie.models.layout import Part
 from tests.clients.engine.population import Population, population
 
 COUNTS = (40, 40, 33, 64, 7, 1)
@@ -82,37 +81,10 @@ def test_where_the_samples_lie_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pull", "hidden"), [(0.5, (40,)), (9.0, (40,)), (10.0, (40,)), (25.0, (40, 16)), (0.5, ())]
+    ("settings", "expected"), [({}, True), ({"pull": 9.0}, True), ({"pull": 10.0}, False), ({"clip": 1.0}, False)]
 )
-def test_weighted_samples_and_a_pull_to_the_start(taken: list[int], pull: float, hidden: tuple[int, ...]) -> None:
-    found, expected = in_both_ways(pull=pull, hidden=hidden)
-    assert bool(taken) == (pull != 10.0)  # where lr pull is 1, no step is the same without it
-    for a, b in zip(found, expected, strict=True):
-        assert torch.allclose(a.model, b.model, atol=1e-5)
-        assert a.loss == pytest.approx(b.loss, rel=1e-4)
-
-
-def test_a_first_layer_that_does_not_move_is_computed_once(taken: list[int]) -> None:
+def test_plain_steps_are_taken_in_it(taken: list[int], settings: dict[str, Any], expected: bool) -> None:
+    """But where lr pull is 1: no step without the pull and what is left of the way make that one."""
     some = people()
-    found, expected = in_both_ways(part=some.layout.last_layers(1))
-    assert taken
-    body = some.layout.tensors[0]
-    for a, b, start in zip(found, expected, some.models, strict=True):
-        assert torch.allclose(a.model, b.model, atol=1e-5)
-        assert torch.equal(body.view(a.model), body.view(start))
-
-
-def in_both_ways(
-    pull: float = 0.0, part: Part | None = None, hidden: tuple[int, ...] = (40,)
-) -> tuple[list[Trained], list[Trained]]:
-    """What clients train together, and what they train one after the other."""
-    found: list[list[Trained]] = []
-    for kind in (Batched, Sequential):
-        training = Training(epochs=3, batch_size=10, lr=0.1)
-        some = population(kind, training, counts=COUNTS, features=FEATURES, hidden=hidden)
-        asked = [
-            Train(m, pull=pull, part=part, weights=torch.linspace(0.0, 2.0, n))
-            for m, n in zip(some.models, COUNTS, strict=True)
-        ]
-        found.append([f for f in some.engine.answer(some.clients, asked) if isinstance(f, Trained)])
-    return found[0], found[1]
+    some.engine.answer(some.clients, [Train(m, **settings) for m in some.models])
+    assert bool(taken) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
@@ -18,20 +18,13 @@ from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.choice import LARGEST_CHUNK, chunk_size
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules import (
-    Answer,
-    ChooseThenTrain,
-    Evaluate,
     Gradients,
-    Item,
-    LocalUpdate,
     Losses,
-    Order,
     Score,
     Scored,
     Train,
     Trained,
     Training,
-    TrainOwn,
 )
 from coterie.clients.rules.requests import Request, Result
 from coterie.models.layout import Part
@@ -113,7 +106,22 @@ def trained_by_hand(people: Population, client: int, training: Training, request
                     held, middle = moving[entry.name].data, entry.view(anchor)
                     held.copy_(middle + (held - middle) / (1 + lr * request.pull))
         mean = sum(losses) / len(y) if len(y) else nan
-    return Trained(layout.flatten(network), mean)
+    memory = remembered(people, training, solver) if request.keep_solver else None
+    return Trained(layout.flatten(network), mean, memory)
+
+
+def remembered(people: Population, training: Training, solver: torch.optim.Optimizer | None) -> Tensor:
+    """Velocity, or first and second moment and the count of steps, as an optimiser of PyTorch has them."""
+    adam, layout = training.optimizer == "adam", people.layout
+    names = ["exp_avg", "exp_avg_sq"] if adam else ["momentum_buffer"] if training.momentum else []
+    state = {} if solver is None else solver.state
+    rows, steps = torch.zeros(len(names), layout.size), torch.zeros(int(adam))
+    for entry in layout.tensors:
+        known = state.get(people.network.get_parameter(entry.name), {})
+        for row, name in zip(rows, names if known else (), strict=False):
+            entry.view(row).copy_(known[name])
+        steps = known.get("step", steps)
+    return torch.cat([rows.flatten(), *([steps.view(1)] if adam else [])])
 
 
 def logits(people: Population, model: Tensor, x: Tensor) -> Tensor:
@@ -164,8 +172,8 @@ def score_by_hand(people: Population, client: int, request: Score) -> Tensor:
 def numbers(result: Result) -> Tensor:
     """A result as one vector."""
     match result:
-        case Trained(model, loss):
-            return torch.cat([model, torch.tensor([loss])])
+        case Trained(model, loss, solver):
+            return torch.cat([model, torch.tensor([loss]), *([] if solver is None else [solver])])
         case Scored(loss, actual, predicted, correct):
             return torch.tensor([loss, *actual, *predicted, *correct])
     assert isinstance(result, Tensor)
@@ -206,6 +214,15 @@ def trainings(people: Population) -> dict[str, list[Request]]:
         "nothing": [Train(m, part=layout.nothing) for m in models],
         "epochs": [Train(m, epochs=i % 3, purpose=f"batches {i % 2}") for i, m in each],
         "weights": [Train(m, weights=torch.linspace(0.0, 2.0, n)) for m, n in zip(models, counts, strict=True)],
+        # To the start, and weighted: what a first layer in its dual form takes, but where lr pull is 1.
+        "heavy": [
+            Train(m, pull=(0.5, 10.0, 25.0)[i % 3], lr=0.1, weights=torch.linspace(0.0, 2.0, counts[i]))
+            for i, m in each
+        ],
+        "last, weighted": [
+            Train(m, part=layout.last_layers(1), weights=torch.linspace(0.0, 2.0, counts[i])) for i, m in each
+        ],
+        "memory": [Train(m, keep_solver=True) for m in models],
         "clip": [Train(m, clip=0.3) for m in models],
         "rate": [Train(m, lr=0.01 * (i % 3)) for i, m in each],
     }
@@ -255,6 +272,7 @@ ENGINES: list[type[Sequential] | type[Batched]] = [Sequential, Batched]
         *(("perceptron", s) for s in SOLVERS),
         ("wide perceptron", "sgd"),
         ("wide perceptron", "momentum"),
+        ("deep and wide perceptron", "sgd"),
         ("no hidden layer", "sgd"),
     ],
 )
@@ -264,7 +282,7 @@ def test_every_solver_is_that_of_pytorch(kind: type[Sequential] | type[Batched],
     people = people_of(kind, name, training)
     asked = trainings(people)
     if training.optimizer == "adam":
-        del asked["strong"]  # Adam's steps swing about the anchor, and the last digit decides where
+        del asked["strong"], asked["heavy"]  # Adam's steps swing about the anchor, and the last digit decides where
     assert_by_hand(people, training, asked)
 
 
@@ -423,72 +441,3 @@ def test_one_model_for_many_is_scored_as_a_copy_for_each(features: tuple[int, ..
     halves = two[0], two[1]
     for model, models in ((lambda i: halves[i % 2], lambda i: two), (lambda i: two[i % 2], lambda i: two[:])):
         assert_same_bits(answered(model, models), expected)
-
-
-@pytest.mark.parametrize(("features", "hidden"), [((8, 8, 1), (16,)), ((5, 3), (16,)), ((12, 12, 1), (40,))])
-def test_clients_in_one_memory_are_computed_as_clients_apart(
-    features: tuple[int, ...], hidden: tuple[int, ...]
-) -> None:
-    """A federation's clients are rows of one tensor, which is not copied; to the bit what copies of them give."""
-    training = Training(epochs=2, batch_size=10)
-    apart = population(Batched, training, counts=(*COUNTS, 0), features=features, hidden=hidden)
-    held = [apart.data.slice(c.id, "train") for c in apart.clients]
-    inputs, labels = torch.cat([x for x, _ in held]), torch.cat([y for _, y in held])
-    ends = np.cumsum([len(y) for _, y in held])
-
-    class Together:
-        classes, outputs, task = apart.data.classes, apart.data.outputs, apart.data.task
-        augment = None
-
-        def slice(self, client: int, split: str) -> tuple[Tensor, Tensor]:
-            rows = slice(int(ends[client]) - len(held[client][1]), int(ends[client]))
-            return inputs[rows], labels[rows]
-
-        def to_numbers(self, stored: Tensor) -> Tensor:
-            return stored
-
-    engine = apart.engine
-    together = Batched(
-        apart.network, engine.layout, Together(), engine.training, engine.seed, torch.zeros(engine.layout.size)
-    )
-    asked = everything(apart)
-    for kind in ("plain", "epochs", "losses", "gradients", "full gradients"):
-        assert_same_bits(together.answer(apart.clients, asked[kind]), engine.answer(apart.clients, asked[kind]))
-
-
-# ---- rules
-
-
-def mixed(people: Population) -> Iterator[tuple[Order, Mapping[str, Tensor]]]:
-    """Orders of four rules that ask for different work in different order, and the clients' states."""
-    models = torch.stack(people.models[:3])
-    for i, model in enumerate(people.models):
-        rule, items = [
-            (LocalUpdate(), {"model": Item(model)}),
-            (ChooseThenTrain(), {"models": Item(models)}),
-            (TrainOwn(), {}),
-            (Evaluate(), {"models": Item(models)}),
-        ][i % 4]
-        order = Order(i, 2, rule, items, settings={"mu": 0.1} if i % 2 else {})
-        yield order, {"model": people.models[2]} if i == 6 else {}
-
-
-def crossing(answer: Answer) -> dict[str, Any]:
-    """All tensors and numbers of an answer."""
-    found = {**answer.uploads, **answer.client_state, **answer.numbers, **answer.report}
-    return {k: numbers(v) if isinstance(v, Scored) else v for k, v in found.items() if v is not None}
-
-
-def test_rules_in_step() -> None:
-    one, many = (population(engine, Training(epochs=2, batch_size=10)) for engine in ENGINES)
-    orders, states = zip(*mixed(one), strict=True)
-    together = one.engine.run_rules(orders, states)
-    batched = many.engine.run_rules([order for order, _ in mixed(many)], [state for _, state in mixed(many)])
-    for i, (order, state) in enumerate(zip(orders, states, strict=True)):
-        (alone,) = one.engine.run_rules([order], [state])
-        expected = crossing(alone)
-        assert expected
-        for found, tolerance in ((together[i], 0.0), (batched[i], 1e-5)):
-            assert crossing(found).keys() == expected.keys()
-            for name, value in crossing(found).items():
-                torch.testing.assert_close(value, expected[name], atol=tolerance, rtol=0)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules import MetaTrain, Request, Train, Trained, Training
 from coterie.models.networks import channels_first
@@ -128,40 +127,6 @@ def test_cross_8_10_one_meta_step(second_order: bool, decay: float) -> None:
     assert (default - moved).abs().max() <= 1e-5
 
 
-def test_the_groups_of_an_epoch() -> None:
-    """Minibatches that make no full group are left out; too few for one end in the last again."""
-    people = population(Sequential, Training(epochs=1, batch_size=10), counts=[47, 12, 3, 20, 30])
-    layout = people.layout
-
-    def by_hand(client: int, groups: list[tuple[int, int, int]], second_order: bool) -> Tensor:
-        (batches,) = epochs(people, client, 1)
-        w = people.models[client].double()
-        for a, b, c in groups:
-            f0, f1, f2 = (torch.func.grad(loss_of(people, client, batches[i])) for i in (a, b, c))
-            g = f1(w - 0.2 * f0(w))
-            if second_order:
-                g = g - 0.2 * (f2(w + 1e-2 * g) - f2(w - 1e-2 * g)) / 2e-2
-            w = w - 0.1 * g
-        return w
-
-    for client, groups, second_order in (
-        (0, [(0, 1, 1), (2, 3, 3)], False),  # five minibatches
-        (0, [(0, 1, 2)], True),
-        (1, [(0, 1, 1)], False),
-        (1, [(0, 1, 1)], True),
-        (2, [(0, 0, 0)], False),
-        (2, [(0, 0, 0)], True),
-        (3, [(0, 1, 1)], True),
-        (4, [(0, 1, 1)], False),
-        (4, [(0, 1, 2)], True),
-    ):
-        request = MetaTrain(people.models[client], 0.2, 0.1, second_order, delta=1e-2)
-        found = trained(people, client, request).model
-        expected = by_hand(client, groups, second_order)
-        assert (found - expected).abs().max() <= 2e-6, (client, second_order)
-    assert layout.size == len(people.models[0])
-
-
 @pytest.mark.parametrize(
     ("name", "settings"), [("fedtsdp-cnn", {"features": (10, 10, 1)}), ("gaussian-mlp", {"dim": 8})]
 )
@@ -185,21 +150,3 @@ def test_nothing_to_train_on() -> None:
         found = trained(people, client, request)
         assert torch.equal(found.model, people.models[client])
         assert found.loss != found.loss
-
-
-def test_every_engine_answers() -> None:
-    """`Batched` answers one by one, with a network of its own, and its other answers stay as they are."""
-    one, many = (population(engine, PLAIN) for engine in (Sequential, Batched))
-    plain = [Train(m) for m in many.models]
-    before = many.engine.answer(many.clients, plain)
-    untouched = many.layout.flatten(many.engine.network)
-    asked = [MetaTrain(m, 0.1, 0.05, bool(i % 2)) for i, m in enumerate(one.models)]
-    mixed: list[Request] = [r if i % 3 else plain[i] for i, r in enumerate(asked)]
-    expected = one.engine.answer(one.clients, asked)
-    found = many.engine.answer(many.clients, mixed)
-    for i, result in enumerate(found):
-        other = expected[i] if i % 3 else before[i]
-        assert isinstance(result, Trained)
-        assert isinstance(other, Trained)
-        assert torch.equal(result.model, other.model)
-    assert torch.equal(many.layout.flatten(many.engine.network), untouched)

@@ -93,31 +93,6 @@ def test_what_is_not_trained_keeps_its_memory(kind: Kind, name: str) -> None:
     assert torch.equal(given, torch.linspace(0.1, 0.2, size))
 
 
-def test_the_memory_is_that_of_pytorch() -> None:
-    """Velocity, first and second moment, and the count of steps, as `torch.optim` has them."""
-    for name in ("momentum", "adam"):
-        training = SOLVERS[name].updated(weight_decay=0.0)
-        people = population(Sequential, training, counts=[25, 3])
-        layout, network, start = people.layout, people.network, people.models[0]
-        (found, _) = train(people, [Train(m, keep_solver=True) for m in people.models])
-        layout.bind(network, start.clone())
-        lr = training.lr_at(2)
-        optimiser: torch.optim.Optimizer = (
-            torch.optim.Adam(network.parameters(), lr=lr)
-            if name == "adam"
-            else torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
-        )
-        x, y = people.data.slice(0, "train")
-        for rows in (slice(0, 10), slice(10, 20), slice(20, 25)):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(network(x[rows].permute(0, 3, 1, 2)), y[rows]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        names = ["exp_avg", "exp_avg_sq"] if name == "adam" else ["momentum_buffer"]
-        expected = [optimiser.state[p][n].flatten() for n in names for p in network.parameters()]
-        expected += [torch.tensor([3.0])] if name == "adam" else []
-        torch.testing.assert_close(solver(found), torch.cat(expected), atol=1e-7, rtol=1e-5)
-
-
 @pytest.mark.each_once
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("kind", [Sequential, Batched])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -19,15 +18,9 @@ from coterie.clients.rules.requests import Result
 from coterie.errors import BadInput
 from coterie.models.layout import Layout
 from tests.clients.engine.networks import OWN, Attention, Branches
-from tests.clients.engine.population import Population, population
-from tests.clients.engine.test_engines import SOLVERS, numbers, trainings
+from tests.clients.engine.population import COUNTS, Population
+from tests.clients.engine.test_engines import SOLVERS, numbers, people_of, trainings
 from tests.own_networks import Frozen, Recurrent, ViT
-
-
-def people(kind: type[Sequential] | type[Batched], training: Training, name: str, **settings: Any) -> Population:
-    make, features = OWN[name]
-    torch.manual_seed(0)
-    return population(kind, training, make(), features=features, **settings)
 
 
 def answers(population: Population, kind: str) -> list[Result]:
@@ -37,7 +30,7 @@ def answers(population: Population, kind: str) -> list[Result]:
 @pytest.mark.parametrize("name", OWN)
 def test_the_same_again_and_few_as_one_by_one(name: str) -> None:
     training = SOLVERS["sgd"].updated(epochs=1)
-    one, many = (people(kind, training, name) for kind in (Sequential, Batched))
+    one, many = (people_of(kind, name, training, counts=COUNTS) for kind in (Sequential, Batched))
     expected, found, again = answers(one, "plain"), answers(many, "plain"), answers(many, "plain")
     assert all(torch.equal(numbers(a), numbers(b)) for a, b in zip(found, again, strict=True))
     moved = [not torch.equal(numbers(a)[:-1], m) for a, m in zip(found, many.models, strict=True)]
@@ -53,7 +46,7 @@ def test_no_kernel_takes_fewer_than_are_worth_it(most: int, alone: int, monkeypa
     """Where a network is so large that a chunk is small, what is left over is answered one by one."""
     name, training = next(iter(OWN)), SOLVERS["sgd"].updated(epochs=1)
     monkeypatch.setattr("coterie.clients.engine.batched.chunk_size", lambda *_: most)
-    one, many = (people(kind, training, name) for kind in (Sequential, Batched))
+    one, many = (people_of(kind, name, training) for kind in (Sequential, Batched))
     clients = [0, 1, 2, 0, 1]
     asked = trainings(one)["plain"]
     expected, found = (

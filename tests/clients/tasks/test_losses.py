@@ -119,22 +119,6 @@ def test_padding_is_no_target() -> None:
     assert (read.outputs, read.classes) == (4, 0)
 
 
-def test_losses_of_many_models_at_once_are_those_of_each() -> None:
-    """What lets one kernel train several clients: no loss branches on a value."""
-    cases: list[tuple[Task, torch.Tensor, torch.Tensor]] = [
-        (Classification((1.0, 2.0), 0.1), normal(3, 4, 2), torch.arange(12).view(3, 4) % 2),
-        (Binary((1.0, 2.0)), normal(3, 4, 1), torch.arange(12).view(3, 4) % 2),
-        (Multilabel(), normal(3, 4, 2), torch.tensor([0.0, 1.0, float("nan")]).repeat(8).view(3, 4, 2)),
-        (Regression("huber"), normal(3, 4, 2), normal(3, 4, 2)),
-        (Segmentation(), normal(3, 4, 2, 2, 2), torch.arange(48).view(3, 4, 2, 2) % 3 - 1),
-        (Language(), normal(3, 4, 5, 2), torch.arange(60).view(3, 4, 5) % 3 - 1),
-    ]
-    for task, outputs, targets in cases:
-        together = torch.func.vmap(task.losses)(outputs, targets)
-        each = torch.stack([task.losses(o, t) for o, t in zip(outputs, targets, strict=True)])
-        assert torch.allclose(together, each), task
-
-
 @pytest.mark.parametrize(
     ("task", "values", "says"),
     [

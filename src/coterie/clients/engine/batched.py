@@ -82,8 +82,8 @@ R = TypeVar("R", bound=Request)
 Job = tuple[Client, R, Samples]
 """A client, its request, and the samples that the request is about."""
 Key = Callable[[Client, Any, int], tuple[Hashable, ...] | None]
-"""What requests about so many samples must agree in to share a kernel and change nobody's result; None for one that is
-answered by itself."""
+"""What requests about so many samples must agree in to share a kernel and change nobody's result; None for one that
+is answered by itself."""
 Seen = tuple[int, int, Tensor, Tensor]
 """Block number, rows at work, their targets `[rows, width, *shape]` and outputs `[rows, width, outputs]`."""
 
