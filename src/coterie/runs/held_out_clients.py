@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clients.data.agree.population import Population
+from coterie.clients.data.federation import Federation
 from coterie.errors import BadInput
 from coterie.randomness import stream
 from coterie.runs.schema.refusals import held_out_count
 
-P = TypeVar("P", bound=Population)
+P = TypeVar("P", Federation, Population)
 
 
 def hold_out_clients(federation: P, share: float, seed: int) -> tuple[P, NDArray[np.int64]]:

@@ -595,7 +595,7 @@ class Session:
         name = network_name(self.prepared, self.population.features)
         count, layers = len(self.newcomers), len(self.layout.layers)
         return [
-            *describe(self.federation).lines(),
+            *describe(self.federation),
             *([f"{count} more clients join when training has ended"] if count else []),
             f"network {name}: {self.layout.size:,} parameters in {layers} layer{'s' * (layers != 1)}; "
             f"{self.engine} engine ({self.engine_reason})",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.clients.data import Dataset, Federation, build, check_build
+from coterie.clients.data import Dataset, Federation, build
 from coterie.clients.data.divide.holdout import hold_out
 from coterie.clients.data.divide.small_clients import Limits, choose_clients
 from coterie.clients.data.federation import divide
@@ -192,22 +190,6 @@ def test_recordings_that_several_clients_share_keep_one_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "split", "settings", "says"),
-    [
-        ("digits", "iid", {"validation": 0.5, "test": 0.5}, "validation.* test"),
-        ("digits", "iid", {"samples_per_client": 9}, "samples_per_client = 9 .*min_samples = 10"),
-        ("digits", "rotated + by-user", {}, "digits .*uci-har, shakespeare.*mnist-writers"),
-        ("digts", "iid", {}, "'digts'.* digits"),
-        ("digits", "idd", {}, "'idd'.* iid"),
-    ],
-)
-def test_what_is_wrong_is_known_before_loading(data: str, split: str, settings: dict[str, Any], says: str) -> None:
-    (problem,) = check_build(data, split, **settings)
-    assert re.search(says, problem)
-    assert check_build("digits", "iid", validation=0.4, test=0.5, samples_per_client=10) == []
-
-
-@pytest.mark.parametrize(
     ("split", "clients", "public", "says"),
     [
         ("iid", 5, 1797, "public = 1797.*digits has 1797"),
@@ -219,10 +201,6 @@ def test_what_is_wrong_is_known_before_loading(data: str, split: str, settings: 
 def test_what_cannot_be_built_is_one_sentence(split: str, clients: int, public: int, says: str) -> None:
     with pytest.raises(BadInput, match=f"^.*{says}.*$"):
         build("digits", split, clients, 0, public=public)
-
-
-def test_everything_wrong_at_once() -> None:
-    assert len(check_build("digts", "idd + rotated(3)", test=2.0, samples_per_client=5)) == 5
 
 
 def test_small_clients_are_named() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.clients.data import Federation, build
-from coterie.clients.data.divide.duplicates import count_shared_rows
+from coterie.clients.data.divide.duplicates import say_shared_rows
 from coterie.clients.data.federation import divide
 from coterie.clients.data.read.datasets import Dataset
 from coterie.clients.data.read.preparation import Preparation
@@ -263,8 +263,9 @@ def test_copies_on_both_sides_are_counted() -> None:
         [np.array([0, 3, 4]), np.array([5]), np.array([1, 2])],
         [np.array([10, 11, 12]), np.array([6]), np.array([13, 14])],
     ]
-    found = count_shared_rows(inputs, held)
-    assert (found.tests, found.shared, found.own) == (4, 2, 1)
+    (note,) = say_shared_rows(inputs, held)
+    assert note.startswith("2 of 4 ")
+    assert "(1 of them" in note
     data = make([40, 40])
     data.inputs[:] = np.arange(80)[:, None] // 4
     (note,) = divide(data, "iid", 2, 0).notes
@@ -280,7 +281,8 @@ def test_copies_are_those_of_equal_bytes(width: int, kind: Any, seed: int) -> No
     inputs = rng.integers(0, 2, (60, width)).astype(kind)
     held = [[np.arange(30), np.arange(0), np.arange(30, 60)]]
     trained = {row.tobytes() for row in inputs[:30]}
-    assert count_shared_rows(inputs, held).shared == sum(row.tobytes() in trained for row in inputs[30:])
+    count = sum(row.tobytes() in trained for row in inputs[30:])
+    assert [note.split()[0] for note in say_shared_rows(inputs, held)] == [str(count)] * (count > 0)
 
 
 def test_new_settings_at_their_default_change_no_key() -> None:

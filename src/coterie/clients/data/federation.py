@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from coterie.clients.data.divide import flower_splits
 from coterie.clients.data.divide.augmentation import Augmentation
-from coterie.clients.data.divide.duplicates import count_shared_rows, say_shared_rows
+from coterie.clients.data.divide.duplicates import say_shared_rows
 from coterie.clients.data.divide.holdout import TRAIN, check_given, hold_out
-from coterie.clients.data.divide.partition import SPLITS, Pool, goes_by_class, without_users
+from coterie.clients.data.divide.partition import SPLITS, Pool, goes_by_class
 from coterie.clients.data.divide.skew import Rows
 from coterie.clients.data.divide.small_clients import Fate, Limits, choose_clients, say_one_class
 from coterie.clients.data.divide.split import Call, parse_split
 from coterie.clients.data.read import datasets, storage
-from coterie.clients.data.read.columns import USUAL, Named, sort_places
+from coterie.clients.data.read.columns import sort_places
 from coterie.clients.data.read.datasets import Dataset
 from coterie.clients.data.read.normalisation import Standard
 from coterie.clients.data.read.preparation import (
@@ -203,17 +203,6 @@ class Federation:
         return self.inputs[start:stop], self.labels[start:stop]
 
 
-class DivisionSettings(TypedDict, total=False):
-    """The settings of `divide` that `build` hands on."""
-
-    validation: float
-    test: float
-    min_samples: int
-    samples_per_client: int | None
-    small_clients: Fate | None
-    min_classes: int
-
-
 def build(
     data: str,
     split: str,
@@ -226,23 +215,16 @@ def build(
     missing: Missing = "refuse",
     standardise: Standardise = "none",
     test_path: str | None = None,
-    named: Named = USUAL,
-    **division: Unpack[DivisionSettings],
+    **division: Any,
 ) -> Federation:
     """Load data, give every client its samples, hold out each client's validation and test samples, skew.
 
     Args:
-        data: a name in `DATASETS`, a path, or `hub:owner/name`.
+        data: as for `load`, and so are `task`, `missing`, `standardise` and `test_path`.
         split: as for `divide`, and so are `clients` and `seed`.
         public: how many unlabelled samples the server holds: official test samples where the data have such, else
             samples that are set aside and given to no client. None means `usual_public`, or as many as there are
             of the former, or a tenth of the data.
-        task: what is learnt; without one, what the data are for decides.
-        missing: what is done about missing values.
-        standardise: on whose training samples all inputs are standardised: those of all clients, or each client's
-            own.
-        test_path: a file or folder of further samples, in the form of the data, which are for testing alone.
-        named: what label and client are called, where the usual names do not say it.
         division: the other settings of `divide`.
 
     Raises:
@@ -250,16 +232,10 @@ def build(
     """
     wanted = usual_public if public is None else public
     whole = datasets.load(
-        data,
-        public=wanted > 0,
-        task=task,
-        missing=missing,
-        standardise=standardise,
-        test_path=test_path,
-        named=named,
+        data, public=wanted > 0, task=task, missing=missing, standardise=standardise, test_path=test_path
     )
-    twins = data not in datasets.DATASETS
-    return divide(whole, split, clients, seed, public=wanted, at_most=public is None, count_twins=twins, **division)
+    division = {"count_twins": data not in datasets.DATASETS} | division
+    return divide(whole, split, clients, seed, public=wanted, at_most=public is None, **division)
 
 
 def divide(
@@ -355,7 +331,7 @@ def divide(
         notes += say_one_class(held, classes, names)
     if count_twins:
         filled = dataset.preparation.missing in ("mean", "zero")
-        notes += say_shared_rows(count_shared_rows(dataset.inputs, held), filled)
+        notes += say_shared_rows(dataset.inputs, held, filled)
     return _assembled(replace(dataset, notes=tuple(notes)), true_groups, few_shot, skews, held, names, kept, seed)
 
 
@@ -390,31 +366,6 @@ def _say_unused(dataset: Dataset, partition: str, validation: float) -> list[str
     if dataset.user_groups is not None and partition != "by-user":
         found.append(f"the groups of {dataset.name} are of its users, whom split = {partition!r} mixes: not used")
     return found
-
-
-def check_build(
-    data: str,
-    split: str,
-    *,
-    validation: float = 0.1,
-    test: float = 0.2,
-    min_samples: int = 10,
-    samples_per_client: int | None = None,
-    named: Named = USUAL,
-) -> list[str]:
-    """What can be known to be wrong with `build`'s arguments before anything is loaded, one sentence each."""
-    problems = datasets.find_problems(data, named)
-    try:
-        parts = [name for name, _ in parse_split(split)]
-        if data in datasets.DATASETS and not datasets.has_users(data) and "by-user" in parts:
-            problems.append(without_users(data))
-    except BadInput as error:
-        problems += error.problems
-    if validation + test >= 1:
-        problems.append(f"validation + test = {validation + test:g} leaves nothing to train on; it must be below 1")
-    if samples_per_client is not None and samples_per_client < min_samples:
-        problems.append(f"samples_per_client = {samples_per_client} is below min_samples = {min_samples}; raise it")
-    return problems
 
 
 def _refuse_splits_by_class(dataset: Dataset, names: Sequence[str]) -> None:

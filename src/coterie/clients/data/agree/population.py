@@ -4,60 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.clients.data.federation import Federation
 from coterie.clients.data.read.preparation import AS_READ, Column, Preparation
 from coterie.clients.tasks import CLASSIFICATION, Task
-
-
-class Population(Protocol):
-    """What is known of `n` clients without their data; a simulation's federation is one.
-
-    `bounds` `[n, 4]` says where each client's training, validation and test samples begin and end, counted over all
-    clients, so that only the differences matter elsewhere. `histograms` `[n, classes]` counts the training labels,
-    and is None where the clients do not tell, or a sample is not of one class (`classes` is then 0). `outputs` is
-    how many numbers a network gives for a prediction.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def features(self) -> tuple[int, ...]: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def task(self) -> Task: ...
-    @property
-    def outputs(self) -> int: ...
-    @property
-    def bounds(self) -> NDArray[np.int64]: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def true_groups(self) -> NDArray[np.int64] | None: ...
-    @property
-    def few_shot(self) -> NDArray[np.bool_] | None: ...
-    @property
-    def public(self) -> Tensor | None: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def preparation(self) -> Preparation: ...
-    @property
-    def histograms(self) -> NDArray[np.int64] | None: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def samples(self) -> NDArray[np.int64]: ...
-    @property
-    def test_samples(self) -> NDArray[np.int64]: ...
-    def reordered(self, clients: NDArray[np.int64]) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -155,3 +109,7 @@ class RemotePopulation:
     def reordered(self, clients: NDArray[np.int64]) -> RemotePopulation:
         """Return only `clients`, numbered 0, 1, … in the order given."""
         return replace(self, clients=tuple(self.clients[i] for i in clients))
+
+
+Population = Federation | RemotePopulation
+"""Clients as whoever runs a method knows them; `bounds` matter only by their differences."""

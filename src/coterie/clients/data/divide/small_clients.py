@@ -57,55 +57,52 @@ def choose_clients(
     Raises:
         BadInput: small clients are refused, or nobody is left.
     """
-    small = {what: own for what, own in _find_small(held, sizes, labels, limits).items() if own.any()}
-    everybody, n, keep = np.arange(len(held)), len(names), limits.fate == "keep"
-    if not small:
-        return everybody, []
-    none = np.zeros(n, np.bool_)
-    out = small.get("train", none) if keep else np.logical_or.reduce(list(small.values()))
-    reasons = {
-        "samples": f"fewer than data.min_samples = {count_of(limits.samples, 'sample')}",
-        "train": "no sample to train on",
-        "test": "no sample to test with",
-        "classes": f"training samples of fewer than data.min_classes = {limits.classes} classes",
-    }
-    said = {
-        what: (
-            f"{own.sum()} of {n} clients {_have(own)} {reasons[what]}",
-            _list(names, own, sizes if what == "samples" else None),
-        )
-        for what, own in small.items()
-    }
-    if limits.fate == "refuse" or out.all():
-        raise BadInput(
-            [
-                f"{who}: {listed}; {_remedy(what, limits, overlapping, aside)}"
-                for what, (who, listed) in said.items()
-            ]
-        )
-    fates = {
-        "samples": "kept",
-        "train": "left out",
-        "test": "kept: they train, and count in no mean",
-        "classes": "kept",
-    }
-    return everybody[~out], [
-        f"{who} and {'is' if small[what].sum() == 1 else 'are'} {fates[what] if keep else 'left out'}: {listed}"
-        for what, (who, listed) in said.items()
-    ]
-
-
-def _remedy(what: str, limits: Limits, overlapping: bool, aside: int) -> str:
-    """Return what to do about small clients that are refused."""
-    if limits.fate != "refuse":
-        return "no client is left; lower data.min_samples or data.min_classes, or use another split"
-    if what == "classes":
-        return "lower data.min_classes, or leave them out: data.small_clients = 'leave-out'"
-    if what != "samples":
-        few = "they hold too few recordings; use fewer clients or another split, or " if overlapping else ""
-        return f"{few}leave them out: data.small_clients = 'leave-out'"
+    few, keep = np.asarray(sizes) < limits.samples, limits.fate == "keep"
+    train, test = (np.array([not len(own[which]) for own in held], np.bool_) for which in (0, 2))
+    classes = np.zeros(len(held), np.bool_)
+    if labels is not None and limits.classes > 1:
+        classes = np.array([len(np.unique(labels[own[0]])) < limits.classes for own in held])
+    if keep:
+        few = few & ~train & ~test  # those without a test are told of by themselves
     fewer = f", or fewer than the {aside} public samples that were set aside" if aside else ""
-    return f"lower data.min_samples, use fewer clients or another split{fewer}"
+    leave_out = "leave them out: data.small_clients = 'leave-out'"
+    recorded = "they hold too few recordings; use fewer clients or another split, or " if overlapping else ""
+    # Each is counted once: what they have, what becomes of them with `keep`, what to do where they are refused.
+    kinds = (
+        (
+            few,
+            f"fewer than data.min_samples = {count_of(limits.samples, 'sample')}",
+            "kept",
+            f"lower data.min_samples, use fewer clients or another split{fewer}",
+        ),
+        (train & ~few, "no sample to train on", "left out", recorded + leave_out),
+        (
+            test & ~train & ~few,
+            "no sample to test with",
+            "kept: they train, and count in no mean",
+            recorded + leave_out,
+        ),
+        (
+            classes & ~few & ~train & ~test,
+            f"training samples of fewer than data.min_classes = {limits.classes} classes",
+            "kept",
+            f"lower data.min_classes, or {leave_out}",
+        ),
+    )
+    out = train if keep else few | train | test | classes
+    refused, fates = [], []
+    for own, what, kept, remedy in kinds:
+        if not own.any():
+            continue
+        who = f"{own.sum()} of {len(names)} clients {_have(own)} {what}"
+        listed = _list(names, own, sizes if own is few else None)
+        if limits.fate != "refuse":
+            remedy = "no client is left; lower data.min_samples or data.min_classes, or use another split"
+        refused.append(f"{who}: {listed}; {remedy}")
+        fates.append(f"{who} and {'is' if own.sum() == 1 else 'are'} {kept if keep else 'left out'}: {listed}")
+    if refused and (limits.fate == "refuse" or out.all()):
+        raise BadInput(refused)
+    return np.flatnonzero(~out), fates
 
 
 def say_one_class(held: Sequence[Sequence[Indices]], labels: NDArray[Any], names: Sequence[str]) -> list[str]:
@@ -117,25 +114,6 @@ def say_one_class(held: Sequence[Sequence[Indices]], labels: NDArray[Any], names
         f"{alone.sum()} of {len(names)} clients {_have(alone)} training samples of one class alone: "
         f"{_list(names, alone)}; data.min_classes = 2 treats them as small"
     ]
-
-
-def _find_small(
-    held: Sequence[Sequence[Indices]], sizes: Sequence[int], labels: NDArray[Any] | None, limits: Limits
-) -> dict[str, NDArray[np.bool_]]:
-    """Which clients fall short of what, by what they lack; each of them is counted once."""
-    few = np.asarray(sizes) < limits.samples
-    train, test = (np.array([not len(own[which]) for own in held], np.bool_) for which in (0, 2))
-    classes = np.zeros(len(held), np.bool_)
-    if labels is not None and limits.classes > 1:
-        classes = np.array([len(np.unique(labels[own[0]])) < limits.classes for own in held])
-    if limits.fate == "keep":
-        few = few & ~train & ~test  # those without a test are told of by themselves
-    return {
-        "samples": few,
-        "train": train & ~few,
-        "test": test & ~train & ~few,
-        "classes": classes & ~few & ~train & ~test,
-    }
 
 
 def _have(clients: NDArray[np.bool_]) -> str:
