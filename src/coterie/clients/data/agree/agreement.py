@@ -21,7 +21,7 @@ import polars as pl
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from coterie.clients.data.agree.population import ClientInfo
-from coterie.clients.data.read.columns import Columns, Named, list_columns
+from coterie.clients.data.read.columns import Columns, Named, tell_differences
 from coterie.clients.data.read.preparation import (
     Column,
     Missing,
@@ -236,17 +236,13 @@ def match_columns(columns: Columns, agreed: Sequence[Column], own: Preparation) 
             f"{where}: the features have no names, and those of the federation are {shorten(names)}; name them in "
             "an array 'columns'"
         )
-    missing = [name for name in names if name not in table.columns]
-    extra = [column.name for column in own.columns if column.name not in names]
-    problems = []
-    if missing:
-        problems.append(BadInput(f"{where} has no {list_columns(missing)}; the federation has {shorten(names)}"))
-    if extra:
-        have = f"has {shorten(names)} alone" if names else "has features without names"
-        problems.append(BadInput(f"{where} has {list_columns(extra)}, and the federation {have}; leave it out"))
+    own_names = {column.name for column in own.columns}
+    left_out = [name for name in table.columns if name not in own_names]
+    differences = tell_differences(where, table.columns, names, "the federation has", left_out)
+    problems = [BadInput(text) for text in differences]
     training = table if columns.given_split is None else table.filter(columns.given_split != 2)
     for column in agreed:
-        if column.name in missing or column.levels is None:
+        if column.name not in table.columns or column.levels is None:
             continue
         texts = to_texts(training[column.name]).drop_nulls()
         unknown = texts.filter(~texts.is_in(list(column.levels)))

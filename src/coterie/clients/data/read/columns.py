@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,26 @@ MISSING_TEXTS = ("", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "null", "NULL", "N
 """How files of text write that there is no value."""
 
 
-def list_columns(names: Sequence[str]) -> str:
-    """Return names of columns as a message lists them."""
-    return f"column{'s' * (len(names) > 1)} {shorten(names)}"
+def tell_differences(
+    where: str, there: Iterable[str], wanted: Sequence[str], whose: str, passed_over: Iterable[str] = ()
+) -> list[str]:
+    """Return how columns that are there differ from those wanted, one sentence for missing and for further ones.
+
+    Args:
+        where: what a sentence calls the data.
+        there: their columns.
+        wanted: the columns that they should have.
+        whose: who has those, with a verb, as in `the model knows`.
+        passed_over: columns that may be there beside them.
+    """
+    own, known, others = dict.fromkeys(there), set(wanted), set(passed_over)
+    missing = [name for name in wanted if name not in own]
+    extra = [name for name in own if name not in known and name not in others]
+    lists = (f"column{'s' * (len(names) > 1)} {shorten(names)}" for names in (missing, extra))
+    lacks, has = lists
+    names = shorten(wanted) if wanted else "features without names"
+    found = [f"{where} has no {lacks}; {whose} {names}"] if missing else []
+    return found + ([f"{where} has {has}, and {whose} {names} alone; leave it out"] if extra else [])
 
 
 @dataclass(frozen=True)
@@ -86,8 +104,6 @@ class Named:
 
     label: str | None = None
     client: str | None = None
-    asks: bool = field(default=False, compare=False, kw_only=True)
-    """Whether a note asks who the clients are, where files and a column may both be."""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -95,7 +111,7 @@ class Named:
         return {role: name for role, name in (("label", self.label), ("client", self.client)) if name is not None}
 
     def pick(
-        self, role: str, names: Iterable[str], where: str, needed: bool, usual: tuple[str, ...] | None = None
+        self, role: str, names: Iterable[str], where: str, needed: bool, usual: tuple[str, ...] = ()
     ) -> str | None:
         """Return the name of a role, the given one or the usual one; None if none is there or needed.
 
@@ -217,8 +233,16 @@ def pick_name(
     return found[0] if found else None
 
 
-def pick_roles(names: Iterable[str], where: str, labelled: bool, named: Named = USUAL) -> dict[str, str | None]:
+def pick_roles(
+    names: Iterable[str],
+    where: str,
+    labelled: bool,
+    named: Named = USUAL,
+    usual: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> dict[str, str | None]:
     """Return the name of each role that stands beside the features: label, client, split, segment and group.
+
+    `usual` has the names of roles that are called in other ways than everywhere else.
 
     Raises:
         BadInput: several names claim a role; or there is no label, or not what is `named`, and data must be
@@ -226,7 +250,9 @@ def pick_roles(names: Iterable[str], where: str, labelled: bool, named: Named = 
     """
     names = list(names)
     return {
-        role: named.pick(role, names, where, needed=labelled and (role == "label" or role in named.keys))
+        role: named.pick(
+            role, names, where, labelled and (role == "label" or role in named.keys), usual.get(role, ())
+        )
         for role in ("label", "client", "split", "segment", "group")
     }
 
@@ -308,6 +334,38 @@ def read_split(values: NDArray[Any] | None, where: str, first_line: int | None =
             told=f"split in {place} is none of these; {right}",
         )
     return numbers[which]
+
+
+def make_columns(
+    where: str,
+    features: NDArray[Any] | pl.DataFrame,
+    roles: Mapping[str, str | None],
+    held: Mapping[str, Any],
+    feature_key: str,
+    ignored: Iterable[str] | Mapping[str, str],
+    first_line: int | None = None,
+) -> Columns:
+    """Return features with what stands beside them, `held` by the names that `roles` gives it.
+
+    `first_line` is where a file of text holds the first sample; without it, samples are counted from 0.
+
+    Raises:
+        BadInput: a split is none.
+    """
+    given = {role: None if name is None else np.asarray(held[name]) for role, name in roles.items()}
+    return Columns(
+        where,
+        features,
+        given["label"],
+        given["client"],
+        (roles["client"] or "client").lower(),
+        feature_key=feature_key.lower(),
+        given_split=read_split(given["split"], where, first_line),
+        segments=given["segment"],
+        groups=given["group"],
+        ignored=ignored if isinstance(ignored, Mapping) else dict.fromkeys(ignored, ""),
+        lines=None if first_line is None else np.arange(len(features)) + first_line,
+    )
 
 
 PLACES = (

@@ -159,10 +159,8 @@ def load(
     Raises:
         BadInput: the data cannot be found or read, or they are not usable as they are.
     """
-    if problems := find_test_problems(data, test_path, named):
-        raise BadInput(problems)
     if data in DATASETS:
-        if problems := find_problems(data, named):
+        if problems := _check_named(data):
             raise BadInput(problems)
         loaded: Dataset = DATASETS[data].target(public)
         loaded = replace(loaded, preparation=replace(AS_READ, standardise=standardise))
@@ -170,28 +168,27 @@ def load(
             loaded = replace(loaded, inputs=scale_bytes(loaded.inputs, loaded.standard))
         return loaded if task is None else _read_again(loaded, task)
     columns = columns_of(data, test_path, named)
-    if data in STANDARDS:
-        return _standardised_hub_images(data, columns, public, task)
     name = data if data.startswith((HUB, given.PREFIX)) else Path(data).stem
-    return check_and_convert(
-        name, columns, task, Preparation(missing=missing, standardise=standardise, named=named)
-    )
+    wanted = Preparation(missing=missing, standardise=standardise, named=named)
+    read = check_and_convert(name, columns, task, wanted, STANDARDS.get(data))
+    if not public or data not in STANDARDS:
+        return read
+    return replace(read, public=np.asarray(hub.fetch(data.removeprefix(HUB), "test").features))
 
 
 def _read_again(dataset: Dataset, task: Task) -> Dataset:
     """A named dataset with its targets as another task reads them."""
-    notes = list(dataset.notes)
+    where, notes = f"data = {dataset.name!r}", list(dataset.notes)
+    inputs = read_tokens(dataset.inputs, where, task) if task.tokens else dataset.inputs
     known = dataset.outputs if type(task) is type(dataset.task) else None
-    targets = task.read_targets(dataset.labels, f"data = {dataset.name!r}", notes, known)
-    if task.tokens and dataset.inputs.dtype.kind in "fu":
-        raise BadInput(f"task.name = {task.name!r} is not possible with data = {dataset.name!r}: it has no tokens")
+    targets = task.read_targets(dataset.labels, where, notes, known)
+    outputs = count_outputs(task, targets, inputs)
     return replace(
         dataset,
+        inputs=inputs,
         labels=targets.values,
         classes=targets.classes,
-        outputs=max(dataset.outputs, count_outputs(task, targets, dataset.inputs))
-        if task.tokens
-        else targets.outputs,
+        outputs=max(dataset.outputs, outputs) if task.tokens else outputs,
         task=task,
         notes=tuple(notes),
     )
@@ -203,7 +200,8 @@ def columns_of(data: str, test_path: str | None = None, named: Named = USUAL) ->
     Raises:
         BadInput: they cannot be found or read.
     """
-    _check_name(data)
+    if problem := _name_problem(data):
+        raise BadInput(problem)
     if data.startswith(given.PREFIX):
         columns = given.fetch(data)
     elif data.startswith(HUB):
@@ -249,10 +247,8 @@ def find_problems(data: str, named: Named = USUAL) -> list[str]:
     """Why the data cannot be loaded, found from names and headers alone; empty if nothing is wrong."""
     if data in DATASETS:
         return _check_named(data) + named.refuse(data, "its columns are known")
-    try:
-        _check_name(data)
-    except BadInput as error:
-        return error.problems
+    if problem := _name_problem(data):
+        return [problem]
     if data.startswith(given.PREFIX):
         return given.find_problems(data, named)
     if data.startswith(HUB):
@@ -260,22 +256,19 @@ def find_problems(data: str, named: Named = USUAL) -> list[str]:
     return check_path(Path(data), named=named)
 
 
-def _check_name(data: str) -> None:
-    """Refuse what is the name of no data.
-
-    Raises:
-        BadInput: it is neither a named dataset's, nor one of the hub, nor a path.
-    """
+def _name_problem(data: str) -> str | None:
+    """Why `data` names neither a named dataset, nor one of the hub, nor a path, nor what was given; or None."""
     if problem := DATASETS.problem(data):
-        raise BadInput(problem)
-    parts = data.removeprefix(HUB).split("/")
-    if data.startswith(HUB) and not (len(parts) in (2, 3) and all(parts)):
-        raise BadInput(f"data = {data!r} is not possible; write {HUB}owner/name, or {HUB}owner/name/configuration")
+        return problem
+    if data.startswith(HUB):
+        parts = data.removeprefix(HUB).split("/")
+        right = f"write {HUB}owner/name, or {HUB}owner/name/configuration"
+        return None if len(parts) in (2, 3) and all(parts) else f"data = {data!r} is not possible; {right}"
     path = Path(data)
-    is_path = path.exists() or path.suffix in ENDINGS or data != path.name
-    if not is_path and not data.startswith((HUB, given.PREFIX)):
-        files = "the path of a .csv, .npz or .parquet file or of a folder"
-        raise BadInput(unknown("data", data, DATASETS.names(), instead=files))
+    if data.startswith(given.PREFIX) or path.suffix in ENDINGS or data != path.name or path.exists():
+        return None
+    files = "the path of a .csv, .npz or .parquet file or of a folder"
+    return unknown("data", data, DATASETS.names(), instead=files)
 
 
 def default_split(data: str, named: Named = USUAL) -> str:
@@ -320,23 +313,22 @@ REPOSITORIES = {
 
 def _check_named(name: str) -> list[str]:
     """Whether the files of a named dataset are in the data folder or can be downloaded."""
-    if name not in FILES:
-        return []
     try:
-        absent = _absent_files(name)
+        absent = _absent_files(name) if name in FILES else []
+        if not absent or (name in REPOSITORIES and hub.is_installed()):
+            return []
+        instead = " or install coterie[hub] to download it" if name in REPOSITORIES else ""
+        return [f"data = {name!r} needs files; {_tell_where(absent)}{instead}"]
     except BadInput as error:
         return error.problems
-    if not absent or (name in REPOSITORIES and hub.is_installed()):
-        return []
-    instead = " or install coterie[hub] to download it" if name in REPOSITORIES else ""
-    return [_say_absent(name, absent) + instead]
 
 
-def _say_absent(name: str, files: list[str]) -> str:
-    folder = _data_folder()
+def _tell_where(files: list[str]) -> str:
+    """Return what to do with files of a named dataset that are not there."""
+    folder, names = _data_folder(), ", ".join(files)
     if folder is None:
-        return f"data = {name!r} needs files: set {FOLDER} to a folder with {', '.join(files)}"
-    return f"data = {name!r}: {FOLDER} = {str(folder)!r} has no {', '.join(files)}; put the files there"
+        return f"set {FOLDER} to a folder with {names}"
+    return f"put {names} into {FOLDER} = {str(folder)!r}"
 
 
 def _data_folder() -> Path | None:
@@ -371,7 +363,7 @@ def _file(name: str, file: str) -> Path:
     """
     folder = _data_folder()
     if folder is None or not (folder / file).is_file():
-        raise BadInput(_say_absent(name, [file]))
+        raise BadInput(f"data = {name!r} needs files; {_tell_where([file])}")
     return folder / file
 
 
@@ -541,39 +533,19 @@ def download(data: str) -> None:
     if data.startswith(HUB):
         hub.download(data.removeprefix(HUB))
     elif data in REPOSITORIES and _absent_files(data):
-        hub.download(REPOSITORIES[data], name=data, remedy=_explain_files(data))
+        _download_named(data)
 
 
-def _explain_files(name: str) -> str:
-    """Return what to do about a named dataset that cannot be downloaded."""
-    folder, absent = _data_folder(), ", ".join(_absent_files(name))
-    instead = f"set {FOLDER} to a folder with {absent}"
-    if folder is not None:
-        instead = f"put {absent} into {FOLDER} = {str(folder)!r}"
-    return f"check the connection, or {instead}"
+def _download_named(name: str, split: str = "train") -> Any:
+    remedy = f"check the connection, or {_tell_where(_absent_files(name))}"
+    return hub.download(REPOSITORIES[name], split, name=name, remedy=remedy)
 
 
 def _hub_images(name: str, train: bool) -> Raw:
-    split = "train" if train else "test"
-    table = hub.download(REPOSITORIES[name], split, name=name, remedy=_explain_files(name))
-    held = hub.read_hub_columns(table, name)
-    images = held.features
-    assert isinstance(images, np.ndarray)
+    held = hub.read_hub_columns(_download_named(name, "train" if train else "test"), name)
+    images = np.asarray(held.features)
     assert held.labels is not None
     return images if images.ndim == 4 else images[..., None], held.labels
-
-
-def _standardised_hub_images(data: str, columns: Columns, public: bool, task: Task | None) -> Dataset:
-    """Images of the hub whose means are known, as the named datasets are; with their test images, if wanted."""
-    whole = check_and_convert(data, columns, task)
-    images, test = np.asarray(columns.features), hub.fetch(data.removeprefix(HUB), "test") if public else None
-    return replace(
-        whole,
-        inputs=images,
-        public=None if test is None else np.asarray(test.features),
-        notes=columns.notes,
-        standard=STANDARDS[data],
-    )
 
 
 def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
@@ -594,11 +566,16 @@ def count_outputs(task: Task, targets: Targets, inputs: NDArray[Any]) -> int:
 
 
 def check_and_convert(
-    name: str, columns: Columns, task: Task | None = None, wanted: Preparation = AS_READ
+    name: str,
+    columns: Columns,
+    task: Task | None = None,
+    wanted: Preparation = AS_READ,
+    standard: Standard | None = None,
 ) -> Dataset:
     """A user's columns checked and converted; what was changed is said in `notes`.
 
-    `wanted` says what is done about missing values, and how inputs are to be standardised.
+    `wanted` says what is done about missing values, and how inputs are to be standardised; `standard` how bytes
+    become numbers, where that is known of the data.
 
     Raises:
         BadInput: the arrays are empty, disagree in length, or hold anything but finite numbers and targets of the
@@ -617,7 +594,7 @@ def check_and_convert(
     if task.tokens:
         columns = replace(columns, feature_key="tokens")
     preparation = find_columns(columns, wanted, notes)
-    inputs: NDArray[Any] | None = None if task.tokens else keep_bytes(columns, preparation, notes)
+    inputs: NDArray[Any] | None = None if task.tokens else keep_bytes(columns, preparation, notes, standard)
     if inputs is None:
         inputs = make_inputs(columns, preparation, notes)
         columns, inputs = handle_missing(inputs, columns, preparation, notes, SET_MISSING)
@@ -644,6 +621,7 @@ def check_and_convert(
         outputs=count_outputs(task, targets, inputs),
         preparation=preparation,
         target_names=targets.names,
+        standard=standard,
     )
 
 

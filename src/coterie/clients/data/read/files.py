@@ -26,8 +26,8 @@ from coterie.clients.data.read.columns import (
     check_lengths,
     find_mask,
     join_mask,
+    make_columns,
     pick_roles,
-    read_split,
     sort_places,
 )
 from coterie.clients.data.read.tables import (
@@ -65,14 +65,7 @@ def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Col
             names = shorten([file.name for file in passed_over])
             note = f"not read: {names} in {path}; a client's file must be .csv, .npz or .parquet"
             pooled = replace(pooled, notes=(*pooled.notes, note))
-        place = find_places(path) if named.asks and all(file.users is None for file in files) else None
-        if place is None:
-            return pooled
-        note = (
-            f"each file in {path} is one client; if that is right, set split=by-user, and if column {place!r} "
-            f"names the clients, set client={place}"
-        )
-        return replace(pooled, notes=(*pooled.notes, note))
+        return pooled
     if arrays := _array_files(path):
         return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)
     return images.read_images(path, labelled, named)
@@ -98,34 +91,25 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
     if is_saved_dataset(path):
         return hub.names_clients(path, named)
     if members := _members(path):
-        found = {}
+        faults = {}
         for file in members:
             try:
                 _name_roles(file, labelled, named)
             except BadInput as error:
-                found[file.name] = error
-        sound = len(members) - len(found)
-        if found:
-            first, *others = found
-            said = [found[first].problems, found[first].told]
-            alike = [name for name in others if _is_same_fault(found[name], name, found[first], first)]
-            more = [f"the same fault is in {count_of(len(alike), 'more file')}: {shorten(alike)}"] if alike else []
-            if others := [name for name in others if name not in alike]:
-                more.append(f"{count_of(len(others), 'more file')} in {path} cannot be read: {shorten(others)}")
-            if sound > len(found):  # then no setting is at fault, whatever the advice behind a semicolon says
+                faults[file.name] = error
+        if faults:
+            first, count = next(iter(faults.values())), f"{len(faults)} of {count_of(len(members), 'file')}"
+            said = [first.problems, first.told]
+            if 2 * len(faults) < len(members):  # then no setting is at fault, whatever the advice says
                 said = [[text.partition("; ")[0] for text in texts] for texts in said]
-                wrong = shorten([*found])
-                more.append(f"the other {sound} files in {path} are sound; mend {wrong}, or move it away")
-            raise BadInput([*said[0], *more], [*said[1], *more])
+            if len(members) > 1:
+                more = f"{count} in {path} cannot be read; mend or move away {shorten([*faults])}"
+                said = [[*texts, more] for texts in said]
+            raise BadInput(*said)
         return True
     if arrays := _array_files(path):
         return _keys(list(arrays), path, labelled, named)[1]["client"] is not None
     return images.names_clients(path, labelled, named)
-
-
-def _is_same_fault(error: BadInput, file: str, first: BadInput, its_file: str) -> bool:
-    """Whether two files are refused for the same reason."""
-    return [text.replace(file, its_file) for text in error.problems] == first.problems
 
 
 def find_places(path: Path) -> str | None:
@@ -445,7 +429,7 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
         raise BadInput(
             f"{path}: the array {broken[0]} holds a text that is not valid Unicode; save it again with valid texts"
         )
-    label, user, split, segment, group, names = (None if name is None else held[name] for name in roles.values())
+    names = None if roles["columns"] is None else held[roles["columns"]]
     features: NDArray[Any] | pl.DataFrame = held[key]
     if (mask := find_mask(key, held)) is not None:
         features = join_mask(held[key], held[mask], str(path))
@@ -458,18 +442,7 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
         if held[key].dtype.kind not in "biufUS":
             raise BadInput(f"{path}: {key} is of type {held[key].dtype}; its columns must hold numbers or text")
         features = pl.DataFrame(held[key], schema=[str(name) for name in names])
-    return Columns(
-        str(path),
-        features,
-        label,
-        user,
-        (roles["client"] or "client").lower(),
-        feature_key=key.lower(),
-        given_split=read_split(split, str(path)),
-        segments=segment,
-        groups=group,
-        ignored=dict.fromkeys(others, ""),
-    )
+    return make_columns(str(path), features, roles, held, key, others)
 
 
 def pool(where: str, files: list[Columns]) -> Columns:
@@ -541,36 +514,31 @@ def _check_alike(first: Columns, other: Columns) -> None:
     """Refuse two parts of data that do not go together.
 
     Raises:
-        BadInput: one has named columns, labels or another role, and the other has not; or shapes or types differ.
+        BadInput: one has named columns or another role, and the other has not; or shapes or types differ.
     """
-    both = f"{other.where} has {{}} and {first.where} {{}}; make them alike"
-    own, others = first.features, other.features
-    if isinstance(own, np.ndarray) and isinstance(others, np.ndarray):
-        _check_arrays_alike("features", own, others, both)
-    elif type(own) is not type(others):
-        kinds = (
-            "named columns" if isinstance(each, pl.DataFrame) else "an array of features" for each in (others, own)
-        )
-        raise BadInput(both.format(*kinds))
-    for field, what in ROLE_NAMES.items():
-        values, theirs = getattr(first, field), getattr(other, field)
-        if (values is None) != (theirs is None):
-            raise BadInput(f"only one of {first.where} and {other.where} has {what}; give it to all or none")
-        if values is not None:
-            _check_arrays_alike(what, values, theirs, both)
+    for field, what in ALIKE.items():
+        own, others = (_describe(getattr(part, field), field) for part in (first, other))
+        if own != others:
+            raise BadInput(f"{other.where} has {what}: {others}, and {first.where} has {own}; make them alike")
 
 
-ROLE_NAMES = {
+def _describe(values: NDArray[Any] | pl.DataFrame | None, field: str) -> str:
+    """Say of a part of data what must be the same in all others."""
+    if values is None:
+        return "none"
+    if isinstance(values, pl.DataFrame):
+        return "in named columns"
+    kind = "numbers" if values.dtype.kind in "biuf" else str(values.dtype)
+    shape = f"of shape {values.shape[1:]} each"
+    return f"{kind} {shape}" if field in ("features", "labels") else shape
+
+
+ALIKE = {
+    "features": "features",
     "labels": "labels",
     "users": "a client column",
     "given_split": "a split",
     "segments": "segments",
     "groups": "a group",
 }
-
-
-def _check_arrays_alike(what: str, own: NDArray[Any], others: NDArray[Any], both: str) -> None:
-    if own.shape[1:] != others.shape[1:]:
-        raise BadInput(both.format(f"{what} of shape {others.shape}", f"of {own.shape}"))
-    if what in ("features", "labels") and (own.dtype.kind in "biuf") != (others.dtype.kind in "biuf"):
-        raise BadInput(both.format(f"{what} of type {others.dtype}", f"of {own.dtype}"))
+"""Fields of `Columns` in which parts that are put together must be alike, and what a message calls them."""

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import numpy as np
+import polars as pl
 
 from coterie.clients.data.read.columns import (
     ROLES,
@@ -22,19 +23,18 @@ from coterie.clients.data.read.columns import (
     Named,
     find_mask,
     join_mask,
-    pick_name,
+    make_columns,
+    pick_roles,
     read_split,
 )
 from coterie.clients.data.read.tables import read_table
 from coterie.errors import BadInput
 
-LABELS = (*ROLES["label"].names, "fine_label", "character", "smiling")
-USERS = (*ROLES["client"].names, "celeb_id")
+USUAL_NAMES = {
+    "label": (*ROLES["label"].names, "fine_label", "character", "smiling"),
+    "client": (*ROLES["client"].names, "celeb_id"),
+}
 """How CIFAR-100, FEMNIST and CelebA call their label and their users on the hub, beside the usual names."""
-
-BESIDE = ("split", "segment", "group")
-"""The other roles that a dataset of the hub may give its columns."""
-
 
 CELEBA = "flwrlabs/celeba"
 """Taken as LEAF (Caldas et al., 2018) has it: all its splits together, 9,343 people of 200,288 images."""
@@ -131,7 +131,7 @@ def prepare_celeba(table: Any, where: str, size: int = 84, least: int = 5) -> An
     """Return a `datasets.Dataset` without users of fewer than `least` images, which are shrunk to a square."""
     import datasets
 
-    users = np.asarray(table[pick_name(table.column_names, USERS, where, "client")])
+    users = np.asarray(table[pick_roles(table.column_names, where, labelled=False, usual=USUAL_NAMES)["client"]])
     _, which, counts = np.unique(users, return_inverse=True, return_counts=True)
     table = table.select(np.flatnonzero(counts[which] >= least))
     for name, kind in table.features.items():
@@ -152,11 +152,9 @@ def read_hub_columns(table: Any, where: str, labelled: bool = True, named: Named
     """
     import datasets
 
-    label = named.pick("label", table.column_names, where, labelled, LABELS)
-    user = named.pick("client", table.column_names, where, labelled and named.client is not None, USERS)
-    beside = {role: named.pick(role, table.column_names, where, needed=False) for role in BESIDE}
-    roles = [name for name in (label, user, *beside.values()) if name is not None]
-    rest = {name: kind for name, kind in table.features.items() if name not in roles}
+    roles = pick_roles(table.column_names, where, labelled, named, USUAL_NAMES)
+    beside = [name for name in roles.values() if name is not None]
+    rest = {name: kind for name, kind in table.features.items() if name not in beside}
     images = [name for name, kind in rest.items() if isinstance(kind, datasets.Image)]
     lists = [name for name, kind in rest.items() if not isinstance(kind, datasets.Value | datasets.ClassLabel)]
     usual = [name for name in lists if name.lower() in ROLES["features"].names]
@@ -167,37 +165,16 @@ def read_hub_columns(table: Any, where: str, labelled: bool = True, named: Named
             f"{where} needs one image or list column, or columns of numbers, beside its label; it has {there}"
         )
     if not chosen:
-        return _read_named(table, where, label, user, labelled)
+        frame = pl.DataFrame(table.with_format("arrow")[:])
+        return read_table(frame, where, labelled, Named(roles["label"], roles["client"]))
     mask = find_mask(chosen[0], lists)
     chosen += [] if mask is None else [mask]
-    held = table.select_columns([*chosen, *roles]).with_format("numpy")[:]
+    held = table.select_columns([*chosen, *beside]).with_format("numpy")[:]
     features = np.asarray(held[chosen[0]])
     if mask is not None:
         features = join_mask(features, np.asarray(held[mask]), where)
     ignored = [name for name in rest if name not in chosen]
-    given = {role: None if name is None else np.asarray(held[name]) for role, name in beside.items()}
-    return Columns(
-        where,
-        features,
-        None if label is None else np.asarray(held[label]),
-        None if user is None else np.asarray(held[user]),
-        (user or "client").lower(),
-        (),
-        "image" if images else chosen[0].lower(),
-        read_split(given["split"], where),
-        given["segment"],
-        given["group"],
-        dict.fromkeys(ignored, ""),
-    )
-
-
-def _read_named(table: Any, where: str, label: str | None, user: str | None, labelled: bool) -> Columns:
-    """A `datasets.Dataset` of plain columns, as any other table."""
-    import polars as pl
-
-    frame = pl.DataFrame(table.with_format("arrow")[:])
-    columns = read_table(frame, where, labelled, Named(label, user))
-    return replace(columns, user_key=(user or "client").lower())
+    return make_columns(where, features, roles, held, "image" if images else chosen[0], ignored)
 
 
 def read_saved(path: Path, labelled: bool = True, named: Named = USUAL) -> Columns:
@@ -246,4 +223,6 @@ def names_clients(path: Path, named: Named = USUAL) -> bool:
         raise BadInput(explain_missing(str(path)))
     texts = [file.read_text("utf-8") for file in path.rglob("dataset_info.json")]
     names = [name for text in texts for name in json.loads(text).get("features") or {}]
-    return any(name.lower() in USERS for name in names) if named.client is None else named.client in names
+    if named.client is not None:
+        return named.client in names
+    return any(name.lower() in USUAL_NAMES["client"] for name in names)

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
-from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, list_columns
+from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, tell_differences
 from coterie.clients.data.read.normalisation import Standard
 from coterie.errors import MOST_NAMES, BadInput, count_of, shorten
 
@@ -190,19 +190,9 @@ def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArr
     if not known.columns:
         notes.append("the model knows no columns by name; the features were taken in the order of the file")
         known = Preparation(tuple(Column(name) for name in table.columns if name not in known.ignored))
-    names, there = dict.fromkeys(column.name for column in known.columns), set(table.columns)
-    missing = [name for name in names if name not in there]
-    extra = [n for n in table.columns if n not in names and n not in known.ignored and not is_id(n)]
-    problems = []
-    if missing:
-        problems.append(
-            f"{columns.where} has no {list_columns(missing)}; it needs the columns {shorten(list(names))}"
-        )
-    if extra:
-        problems.append(
-            f"{columns.where} has {list_columns(extra)} that was not in training; leave it out, or train with it"
-        )
-    if problems:
+    names = [column.name for column in known.columns]
+    passed_over = [name for name in table.columns if name in known.ignored or is_id(name)]
+    if problems := tell_differences(columns.where, table.columns, names, "the model knows", passed_over):
         raise BadInput(problems)
     parts = [_encoded(columns, table[column.name], column, notes) for column in known.columns]
     return np.concatenate(parts, axis=1)
@@ -212,7 +202,9 @@ TOKENS = ("tokens", "input_ids")
 """Names of features that are looked up, and stay whole numbers."""
 
 
-def keep_bytes(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[np.uint8] | None:
+def keep_bytes(
+    columns: Columns, known: Preparation, notes: list[str], standard: Standard | None = None
+) -> NDArray[np.uint8] | None:
     """Return 8-bit images, which stay bytes until a minibatch is made of them; None where features are no such.
 
     What is to be standardised by training samples becomes numbers at once.
@@ -227,7 +219,8 @@ def keep_bytes(columns: Columns, known: Preparation, notes: list[str]) -> NDArra
     if values.ndim == 3:
         values = values[..., None]
         notes.append("images without a channel axis were given one")
-    notes.append("8-bit images were scaled to 0 … 1")
+    if standard is None:
+        notes.append("8-bit images were scaled to 0 … 1")
     return values
 
 

@@ -22,10 +22,10 @@ from coterie.clients.data.read.columns import (
     find_mask,
     is_id,
     join_mask,
-    list_columns,
+    make_columns,
     name_row,
     pick_roles,
-    read_split,
+    tell_differences,
 )
 from coterie.errors import BadInput
 from coterie.room import require
@@ -102,25 +102,17 @@ def read_table(
     if header.is_list:
         features, *mask = (_list_column(table[name], where) for name in header.features)
         features = join_mask(features, mask[0], where) if mask else features
-    label, user, split, segment, group = (None if name is None else table[name] for name in header.roles.values())
-    for column in (user, segment, group):
-        if column is not None and column.is_null().any():
-            row = column.is_null().arg_max() or 0
-            raise BadInput(
-                f"{where}: column {column.name} has no value in {name_row(row, first_line)}; every row needs one"
-            )
-    return Columns(
-        where,
-        features,
-        None if label is None else _list_column(label, where) if label.dtype.is_nested() else _values(label),
-        None if user is None else _values(user),
-        "client" if user is None else user.name.lower(),
-        feature_key=header.features[0].lower() if header.is_list else "features",
-        given_split=None if split is None else read_split(_values(split), where, first_line),
-        segments=None if segment is None else _values(segment),
-        groups=None if group is None else _values(group),
-        ignored=header.ignored,
-    )
+    held = {}
+    for role, name in header.roles.items():
+        if name is None:
+            continue
+        column = table[name]
+        if role in ("client", "segment", "group") and column.is_null().any():
+            row = name_row(column.is_null().arg_max() or 0, first_line)
+            raise BadInput(f"{where}: column {name} has no value in {row}; every row needs one")
+        held[name] = _list_column(column, where) if column.dtype.is_nested() else _values(column)
+    key = header.features[0] if header.is_list else "features"
+    return make_columns(where, features, header.roles, held, key, header.ignored, first_line)
 
 
 def _values(column: pl.Series) -> NDArray[Any]:
@@ -192,8 +184,7 @@ def read_csv(path: Path, labelled: bool, named: Named = USUAL) -> Columns:
     Raises:
         BadInput: it is no table, or its columns cannot be used.
     """
-    columns = read_table(read_csv_table(path), str(path), labelled, named, FIRST_LINE)
-    return replace(columns, lines=np.arange(len(columns.features)) + FIRST_LINE)
+    return read_table(read_csv_table(path), str(path), labelled, named, FIRST_LINE)
 
 
 def _refuse_many(path: Path, columns: int) -> None:
@@ -295,14 +286,6 @@ def join_tables(tables: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     """
     (first, begun), *others = tables
     for where, table in others:
-        missing = [name for name in begun.columns if name not in table.columns]
-        extra = [name for name in table.columns if name not in begun.columns]
-        if missing:
-            raise BadInput(
-                f"{where} has no {list_columns(missing)}, which {first} has; all files must have the same columns"
-            )
-        if extra:
-            raise BadInput(
-                f"{where} has {list_columns(extra)}, which {first} has not; all files must have the same columns"
-            )
+        if problems := tell_differences(where, table.columns, begun.columns, f"{first} has"):
+            raise BadInput(problems)
     return pl.concat([table.select(begun.columns) for _, table in tables], how="vertical_relaxed")
