@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import BadInput, count_of, nearest
+from coterie.errors import BadInput, count_of, unknown
 
 Kind = Literal["conv", "dense", "norm", "other"]
 Role = Literal["weight", "bias", "buffer"]
@@ -177,10 +177,45 @@ class Layout:
         Raises:
             BadInput: a name in `head` is no module with trainable parameters, or nothing is trainable.
         """
-        found = _Reading(head)
+        body: list[_Tensor] = []
+        last: list[_Tensor] = []
+        buffers: list[_Tensor] = []
+        owners: dict[nn.Parameter, str] = {}
+        tied: list[tuple[str, str]] = []
+        frozen: list[tuple[str, int]] = []
+        layer = -1
         for path, module in network.named_modules():
-            found.add(path, module)
-        return found.layout()
+            kind, in_head = _kind(module), any(f"{path}.".startswith(f"{name}.") for name in head)
+            own = [
+                (_join(path, name), p) for name, p in module.named_parameters(recurse=False, remove_duplicate=False)
+            ]
+            first = [(name, p) for name, p in own if owners.setdefault(p, name) == name]
+            tied += [(name, owners[p]) for name, p in own if owners[p] != name and p.requires_grad]
+            frozen += [(name, p.numel()) for name, p in first if not p.requires_grad]
+            trained = [(name, p) for name, p in first if p.requires_grad]
+            if trained and not in_head and (kind != "norm" or layer < 0):
+                layer += 1
+            for name, parameter in trained:
+                role: Role = "bias" if name.rpartition(".")[2].startswith("bias") else "weight"
+                tensor = _Tensor(name, tuple(parameter.shape), HEAD if in_head else layer, kind, role)
+                (last if in_head else body).append(tensor)
+            keeps_buffers = bool(own) and not any(p.requires_grad for _, p in own)
+            for name, buffer in module.named_buffers(recurse=False):
+                if _is_constant(module, name, buffer):
+                    continue
+                if keeps_buffers:
+                    frozen.append((_join(path, name), buffer.numel()))
+                    continue
+                owner = HEAD if in_head else max(layer, 0)  # what comes before every layer goes with the first
+                buffers.append(_Tensor(_join(path, name), tuple(buffer.shape), owner, kind, "buffer"))
+        if problems := _find_problems(body + last, head, frozen):
+            raise BadInput(problems)
+        entries, start = [], 0
+        for name, shape, number, kind, role in body + last + buffers:
+            entry = Entry(name, shape, start, layer + 1 if number == HEAD else number, kind, role)
+            entries.append(entry)
+            start = entry.stop
+        return cls(tuple(entries), tuple(tied), tuple(frozen), tuple(head))
 
     @cached_property
     def size(self) -> int:
@@ -293,14 +328,10 @@ class Layout:
                 raise BadInput(f"{key} = {text!r} is not possible; write {head}:1 … {head}:{len(self.layers)}")
             return self.first_layers(int(count)) if head == "first" else self.last_layers(int(count))
         names = [n.strip() for n in text.split(",")]
-        problems = []
-        for name in names:
-            if name not in self.layers:
-                close = nearest(name, self.layers)
-                hint = f"did you mean {close}?" if close else f"its layers: {', '.join(self.layers)}"
-                problems.append(f"{key} = {name!r} is no layer of this network; {hint}")
-        if problems:
-            raise BadInput(problems)
+        if wrong := [
+            unknown(f"{key} =", name, self.layers, "in this network") for name in names if name not in self.layers
+        ]:
+            raise BadInput(wrong)
         return self.of_layers(self.layers.index(name) for name in names)
 
     def flatten(self, network: nn.Module) -> Tensor:
@@ -348,76 +379,18 @@ def table(layout: Layout) -> list[Row]:
     return rows
 
 
-class _Reading:
-    """What a layout is made of, gathered module by module."""
-
-    def __init__(self, head: Sequence[str]) -> None:
-        self._head = list(head)
-        self._body: list[_Tensor] = []
-        self._last: list[_Tensor] = []
-        self._buffers: list[_Tensor] = []
-        self._layer = -1
-        self._owners: dict[nn.Parameter, str] = {}
-        self._tied: list[tuple[str, str]] = []
-        self._frozen: list[tuple[str, int]] = []
-
-    def add(self, path: str, module: nn.Module) -> None:
-        """Take the parameters and buffers that a module itself owns."""
-        own = list(module.named_parameters(recurse=False, remove_duplicate=False))
-        fresh = [(name, p) for name, p in own if self._is_first(_join(path, name), p)]
-        trained = [(name, p) for name, p in fresh if p.requires_grad]
-        self._frozen += [(_join(path, name), p.numel()) for name, p in fresh if not p.requires_grad]
-        kind = _kind(module)
-        in_head = any(path == name or path.startswith(f"{name}.") for name in self._head)
-        if trained and not in_head and (kind != "norm" or self._layer < 0):
-            self._layer += 1
-        layer = HEAD if in_head else self._layer
-        for name, parameter in trained:
-            role: Role = "bias" if name.startswith("bias") else "weight"
-            tensor = _Tensor(_join(path, name), tuple(parameter.shape), layer, kind, role)
-            (self._last if in_head else self._body).append(tensor)
-        held = bool(own) and not any(p.requires_grad for _, p in own)
-        for name, buffer in module.named_buffers(recurse=False):
-            if _is_constant(module, name, buffer):
-                continue
-            if held:
-                self._frozen.append((_join(path, name), buffer.numel()))
-            else:
-                owner = (
-                    max(layer, 0) if layer != HEAD else HEAD
-                )  # what comes before every layer goes with the first
-                self._buffers.append(_Tensor(_join(path, name), tuple(buffer.shape), owner, kind, "buffer"))
-
-    def _is_first(self, name: str, parameter: nn.Parameter) -> bool:
-        first = self._owners.setdefault(parameter, name)
-        if first != name and parameter.requires_grad:
-            self._tied.append((name, first))
-        return first == name
-
-    def layout(self) -> Layout:
-        tensors = [*self._body, *self._last]
-        if problems := self._find_problems(tensors):
-            raise BadInput(problems)
-        last = self._layer + 1  # the number of the head's layer
-        entries, start = [], 0
-        for name, shape, number, kind, role in tensors + self._buffers:
-            entry = Entry(name, shape, start, last if number == HEAD else number, kind, role)
-            entries.append(entry)
-            start = entry.stop
-        return Layout(tuple(entries), tuple(self._tied), tuple(self._frozen), tuple(self._head))
-
-    def _find_problems(self, tensors: Sequence[_Tensor]) -> list[str]:
-        paths = [name.rpartition(".")[0] for name, *_ in tensors]
-        found = []
-        for name in self._head:
-            if not any(path == name or path.startswith(f"{name}.") for path in paths):
-                known = list(dict.fromkeys(path for path in paths if path))
-                close = nearest(name, known)
-                hint = f"did you mean {close}?" if close else f"its modules: {', '.join(known)}"
-                found.append(f"network.head = {name!r} is no module with parameters that are trained; {hint}")
-        if not tensors and self._frozen:
-            found.append("every parameter of the network is frozen; at least one must have requires_grad = True")
-        return found
+def _find_problems(tensors: Sequence[_Tensor], head: Sequence[str], frozen: Sequence[tuple[str, int]]) -> list[str]:
+    paths = [tensor.name.rpartition(".")[0] for tensor in tensors]
+    known = [path for path in dict.fromkeys(paths) if path]
+    among = "among the modules with parameters that are trained"
+    found = [
+        unknown("network.head =", name, known, among)
+        for name in head
+        if not any(f"{path}.".startswith(f"{name}.") for path in paths)
+    ]
+    if not tensors and frozen:
+        found.append("every parameter of the network is frozen; at least one must have requires_grad = True")
+    return found
 
 
 class _Tensor(NamedTuple):
