@@ -220,12 +220,6 @@ def test_channels_first_is_a_view(features: tuple[int, ...], order: tuple[int, .
         assert seen.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("shape", [(7,), (2, 3, 4, 5, 6, 7)])
-def test_channels_first_refuses_other_batches(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match=f"{'x'.join(map(str, shape))} "):
-        channels_first(torch.zeros(shape))
-
-
 def test_networks_see_channels_where_they_are() -> None:
     """A network must read channel 1 of a stored image as its channel 1, and time as time."""
     for name, features in (("lenet", (16, 18, 2)), ("har-cnn", (12, 3))):

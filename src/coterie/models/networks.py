@@ -64,18 +64,8 @@ def channels_first(batch: Tensor) -> Tensor:
 
     Returns:
         `[B, channels, ...]`, or the batch itself where a sample is flat: a view of the same memory.
-
-    Raises:
-        BadInput: a batch of any other number of dimensions.
     """
-    if 2 < batch.dim() < 6:
-        return batch.movedim(-1, 1)
-    if batch.dim() == 2:
-        return batch
-    raise BadInput(
-        f"a batch of shape {format_shape(tuple(batch.shape))} cannot be fed to a network; "
-        "samples must be images (height x width x channels), signals (time x channels), volumes or flat vectors"
-    )
+    return batch.movedim(-1, 1) if batch.dim() > 2 else batch
 
 
 def default_network(features: tuple[int, ...], gaussian: bool = False) -> str:

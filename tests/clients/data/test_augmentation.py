@@ -92,7 +92,7 @@ def test_texts_that_mean_nothing_get_one_sentence(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "batch", "says"),
     [
-        ("flip", torch.zeros(2, 5), "flip.* x .* 1 "),
+        ("flip", torch.zeros(2, 5), "flip.* x "),
         ("noise", torch.zeros(2, 5, dtype=torch.int64), "noise.*numbers"),
         (f"{__name__}:narrow", torch.zeros(2, 5), r"narrow.*\[2, 4\] torch.float32.*\[2, 5\]"),
         (f"{__name__}:fail", torch.zeros(2, 5), r"fail.*\[2, 5\].*RuntimeError: no luck"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data import Dataset, Federation, build
 from coterie.clients.data.divide.holdout import hold_out
-from coterie.clients.data.divide.small_clients import Limits, choose_clients
+from coterie.clients.data.divide.small_clients import choose_clients
 from coterie.clients.data.federation import divide
 from coterie.errors import BadInput
 from coterie.grouping.labels import relabel
@@ -186,7 +186,7 @@ def test_recordings_that_several_clients_share_keep_one_side() -> None:
         assert 0.1 < len(own[2]) / len(part) < 0.3
     stuck = hold_out([np.arange(40), np.arange(40, 60)], np.arange(60) // 20, 0.1, 0.2, 0)
     with pytest.raises(BadInput, match=r"1 of 2 clients.* b;"):
-        choose_clients(stuck, [40, 20], None, ["a", "b"], Limits(2, 1, "refuse"), True, 0)
+        choose_clients(stuck, [40, 20], None, ["a", "b"], min_samples=2)
 
 
 @pytest.mark.parametrize(

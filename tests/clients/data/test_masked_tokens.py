@@ -150,7 +150,7 @@ def test_a_language_model_gets_both(
     ("mask", "says"),
     [
         (MASK[:, :3], r"attention_mask .*\(90, 3\).* input_ids \(90, 4\)"),
-        (MASK * 2, "attention_mask .*0 and 1"),
+        (MASK * 2, "attention_mask .*1 where a token counts"),
     ],
 )
 def test_a_mask_that_is_none_is_refused(mask: np.ndarray[Any, Any], says: str, tmp_path: Path) -> None:

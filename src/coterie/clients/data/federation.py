@@ -20,7 +20,7 @@ from coterie.clients.data.divide.duplicates import say_shared_rows
 from coterie.clients.data.divide.holdout import TRAIN, check_given, hold_out
 from coterie.clients.data.divide.partition import SPLITS, Pool, goes_by_class
 from coterie.clients.data.divide.skew import Rows
-from coterie.clients.data.divide.small_clients import Fate, Limits, choose_clients, say_one_class
+from coterie.clients.data.divide.small_clients import Fate, choose_clients, say_one_class
 from coterie.clients.data.divide.split import Call, parse_split
 from coterie.clients.data.read import datasets, storage
 from coterie.clients.data.read.columns import sort_places
@@ -292,18 +292,7 @@ def divide(
     if not dataset.classes:
         _refuse_splits_by_class(dataset, [name, *(skew for skew, _ in skews)])
     fate: Fate = small_clients or ("leave-out" if name == "by-user" else "refuse")
-    pool = Pool(
-        dataset.name,
-        dataset.labels,
-        dataset.classes,
-        clients,
-        min_samples,
-        seed,
-        dataset.users,
-        dataset.user_names,
-        dataset.user_groups,
-        redraws_small=fate == "leave-out",
-    )
+    pool = Pool(dataset, clients, min_samples, seed, redraws_small=fate == "leave-out")
     if name.startswith(flower_splits.PREFIX):
         partition = flower_splits.partition(pool, name.removeprefix(flower_splits.PREFIX), settings)
     else:
@@ -319,8 +308,17 @@ def divide(
         _add_untrained(held, partition.untrained, dataset, (validation, test), kept_shares, seed)
     classes = dataset.labels if dataset.classes else None
     sizes = [len(part) for part in partition.parts]
-    limits = Limits(min_samples, min_classes, fate)
-    chosen, notes = choose_clients(held, sizes, classes, names, limits, dataset.units is not None, aside)
+    chosen, notes = choose_clients(
+        held,
+        sizes,
+        classes,
+        names,
+        min_samples=min_samples,
+        min_classes=min_classes,
+        fate=fate,
+        overlapping=dataset.units is not None,
+        aside=aside,
+    )
     held, names = [held[i] for i in chosen], tuple(names[i] for i in chosen)
     true_groups = None if partition.true_groups is None else partition.true_groups[chosen]
     few_shot = None if partition.few_shot is None else partition.few_shot[chosen]

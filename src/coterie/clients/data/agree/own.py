@@ -19,12 +19,13 @@ from torch import Tensor
 from coterie.clients.data.agree.agreement import Agreement, check_width, match_columns
 from coterie.clients.data.agree.population import ClientInfo
 from coterie.clients.data.divide.augmentation import Augmentation
-from coterie.clients.data.divide.holdout import hold_out
+from coterie.clients.data.divide.holdout import check_given, hold_out
 from coterie.clients.data.federation import Federation, Split
 from coterie.clients.data.read import storage
 from coterie.clients.data.read.columns import USUAL, Columns, Named, check_lengths
+from coterie.clients.data.read.datasets import number_segments
 from coterie.clients.data.read.files import read_columns
-from coterie.clients.data.read.labelling import leave_out_unlabelled, to_plain_strings
+from coterie.clients.data.read.labelling import leave_out_unlabelled
 from coterie.clients.data.read.preparation import (
     AS_READ,
     Missing,
@@ -285,15 +286,9 @@ def public_inputs(
 
 def _roles(columns: Columns, validation: float, test: float, seed: int) -> list[NDArray[np.int64]]:
     """Which samples are for training, for validation and for testing, ascending."""
-    units = None
-    if columns.segments is not None:
-        units = np.unique(to_plain_strings(columns.segments), return_inverse=True)[1].astype(np.int64)
+    units = number_segments(columns)
+    if columns.given_split is not None:
+        check_given(columns.given_split, units, columns.where)
     whole = np.arange(len(columns.features))
-    found = [np.sort(rows) for rows in hold_out([whole], units, validation, test, seed, columns.given_split)[0]]
-    if columns.given_split is None:
-        return found
-    if not len(found[0]) or not len(found[2]):
-        raise BadInput(
-            f"{columns.where}: split leaves no sample to train on or none to test with; it must leave both"
-        )
-    return found
+    (found,) = hold_out([whole], units, validation, test, seed, columns.given_split)
+    return [np.sort(rows) for rows in found]

@@ -6,7 +6,6 @@ the number of workers nor a resumed run changes a bit of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from coterie.catalogue import Catalog
-from coterie.clients.data.divide.split import arguments_of
+from coterie.clients.data.divide.split import CALL, arguments_of
 from coterie.errors import BadInput
 
 Alter = Callable[[Generator, Tensor], Tensor]
@@ -25,8 +24,6 @@ Alter = Callable[[Generator, Tensor], Tensor]
 
 AUGMENTATIONS = Catalog("augmentation", group="coterie.augmentations")
 """What `data.augment` may name; `package.module:function` is imported."""
-
-_CALL = re.compile(r"(?P<name>[A-Za-z][\w-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def _read(text: str) -> Alter:
     if ":" in text:
         alter: Alter = AUGMENTATIONS[text].target
         return alter
-    match = _CALL.fullmatch(text.strip())
+    match = CALL.fullmatch(text.strip())
     if match is None:
         raise BadInput(
             f"data.augment: {text!r} cannot be read; write flip, crop(4), or package.module:function of your own"
@@ -100,12 +97,9 @@ def _read(text: str) -> Alter:
     return partial(entry.target, **settings)
 
 
-def _need_images(name: str, batch: Tensor) -> None:
+def _need_images(batch: Tensor) -> None:
     if batch.dim() != 4:
-        raise BadInput(
-            f"data.augment: {name} is for images (height x width x channels), and a sample has {batch.dim() - 1} "
-            "axes; leave it out"
-        )
+        raise BadInput("data.augment: flip and crop are for images (height x width x channels); leave them out")
 
 
 def _draw(generator: Generator, count: int, batch: Tensor) -> Tensor:
@@ -121,7 +115,7 @@ def flip(
     share: Annotated[float, Field(ge=0, le=1, description="probability with which an image is flipped")] = 0.5,
 ) -> Tensor:
     """Images are mirrored, left to right."""
-    _need_images("flip", batch)
+    _need_images(batch)
     flipped = _draw(generator, len(batch), batch) < share
     return torch.where(flipped[:, None, None, None], batch.flip(-1), batch)
 
@@ -134,7 +128,7 @@ def crop(
     pad: Annotated[int, Field(ge=1, description="zeros on each side before an image is cut to its size again")] = 4,
 ) -> Tensor:
     """Images are moved at random by at most `pad` pixels each way; what comes in is 0, the mean if standardised."""
-    _need_images("crop", batch)
+    _need_images(batch)
     count, _, height, width = batch.shape
     down, right = ((_draw(generator, count, batch) * (2 * pad + 1)).long().clamp(max=2 * pad) for _ in range(2))
     padded = torch.nn.functional.pad(batch, (pad, pad, pad, pad))

@@ -65,9 +65,9 @@ def partition(pool: Pool, name: str, settings: Mapping[str, Any]) -> Partition:
         given.setdefault("num_partitions", pool.n)
     if "seed" in parameters:
         given.setdefault("seed", address(pool.seed, "partition") % 2**31)
-    table = {"label": pool.labels, "index": np.arange(len(pool.labels))}
-    if pool.users is not None:
-        table["client"] = pool.users
+    table = {"label": pool.data.labels, "index": np.arange(len(pool.data.labels))}
+    if pool.data.users is not None:
+        table["client"] = pool.data.users
     try:
         cutter = target(**given)
         cutter.dataset = datasets.Dataset.from_dict(table)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from coterie.catalogue import Catalog
 from coterie.clients.data.read.columns import ROLES
-from coterie.clients.data.read.datasets import DATASETS, has_users
+from coterie.clients.data.read.datasets import DATASETS, Dataset, has_users
 from coterie.errors import BadInput, count_of
 from coterie.grouping.label_divergence import label_divergence
 from coterie.grouping.labels import relabel
@@ -62,20 +62,14 @@ ClassSets = Annotated[
 class Pool:
     """What a partition may look at.
 
-    `labels` and `users` are `[N]`; `user_names` and `user_groups` have one element per user; `clients` is
-    None where the user left the number open; `minimum` is the fewest samples a client may have. With
+    `clients` is None where the user left the number open; `minimum` is the fewest samples a client may have. With
     `redraws_small`, users below it are replaced by others, where there are such.
     """
 
-    name: str
-    labels: Indices
-    classes: int
+    data: Dataset
     clients: int | None
     minimum: int
     seed: int
-    users: Indices | None = None
-    user_names: tuple[str, ...] | None = None
-    user_groups: Indices | None = None
     redraws_small: bool = False
 
     @property
@@ -86,7 +80,7 @@ class Pool:
     @cached_property
     def class_sizes(self) -> Indices:
         """Samples of each class, `[classes]`."""
-        return np.bincount(self.labels, minlength=self.classes)
+        return np.bincount(self.data.labels, minlength=self.data.classes)
 
     def generator(self) -> np.random.Generator:
         return stream(self.seed, "partition")
@@ -110,7 +104,7 @@ class Partition:
 @split("iid")
 def iid(pool: Pool) -> Partition:
     """Every client gets an equal random share of the samples."""
-    return Partition(np.array_split(pool.generator().permutation(len(pool.labels)), pool.n))
+    return Partition(np.array_split(pool.generator().permutation(len(pool.data.labels)), pool.n))
 
 
 @split("dirichlet", by_class=True)
@@ -133,13 +127,13 @@ def dirichlet(
     Raises:
         BadInput: no draw of `MOST_REDRAWS` gave every client its minimum.
     """
-    rng, n, total = pool.generator(), pool.n, len(pool.labels)
+    rng, n, total = pool.generator(), pool.n, len(pool.data.labels)
     if sizes == "equal":
-        shares = rng.dirichlet(np.full(pool.classes, alpha), size=n)
+        shares = rng.dirichlet(np.full(pool.data.classes, alpha), size=n)
         return Partition(deal_samples(pool, _draw_equal_counts(pool, shares, rng), rng))
     if n * pool.minimum <= total:
         for _ in range(MOST_REDRAWS):
-            shares = rng.dirichlet(np.full(n, alpha), size=pool.classes).T
+            shares = rng.dirichlet(np.full(n, alpha), size=pool.data.classes).T
             edges = np.floor(np.cumsum(shares, axis=0) * pool.class_sizes + 1e-9).astype(np.int64)
             edges[-1] = pool.class_sizes
             counts = np.diff(edges, axis=0, prepend=0)
@@ -174,12 +168,6 @@ def shards(
 ) -> Partition:
     """Samples sorted by label are cut into equal shards, which are dealt at random (McMahan et al., 2017)."""
     rng, pieces = pool.generator(), pool.n * per_client
-    if pieces > len(pool.labels):
-        raise BadInput(
-            f"split = 'shards(per_client={per_client})' needs {count_of(pieces, 'sample')} for "
-            f"{count_of(pool.n, 'client')} and "
-            f"{pool.name} has {len(pool.labels)}; use fewer clients or shards"
-        )
     cut = np.array_split(_by_class(pool, rng), pieces)
     dealt = rng.permutation(pieces).reshape(pool.n, per_client)
     return Partition([np.concatenate([cut[piece] for piece in own]) for own in dealt])
@@ -188,13 +176,13 @@ def shards(
 @split("by-user")
 def by_user(pool: Pool) -> Partition:
     """Every client is one real user of the data; with fewer clients than users, the users are drawn at random."""
-    if pool.users is None or pool.user_names is None:
-        raise BadInput(without_users(pool.name))
-    users = len(pool.user_names)
+    if pool.data.users is None or pool.data.user_names is None:
+        raise BadInput(without_users(pool.data.name))
+    users = len(pool.data.user_names)
     n = users if pool.clients is None else pool.clients
     if n > users:
         raise BadInput(
-            f"clients = {n} is not possible; {pool.name} has {count_of(users, 'user')}, so clients is at most "
+            f"clients = {n} is not possible; {pool.data.name} has {count_of(users, 'user')}, so clients is at most "
             f"{users}"
         )
     rng = pool.generator()
@@ -203,17 +191,17 @@ def by_user(pool: Pool) -> Partition:
     if pool.redraws_small:
         chosen, notes = _redraw_small(pool, chosen, rng)
     chosen = np.sort(chosen)
-    order = np.argsort(pool.users, kind="stable")
-    edges = np.searchsorted(pool.users[order], np.arange(users + 1))
-    true_groups = None if pool.user_groups is None else relabel(pool.user_groups[chosen])
-    names = tuple(pool.user_names[user] for user in chosen)
+    order = np.argsort(pool.data.users, kind="stable")
+    edges = np.searchsorted(pool.data.users[order], np.arange(users + 1))
+    true_groups = None if pool.data.user_groups is None else relabel(pool.data.user_groups[chosen])
+    names = tuple(pool.data.user_names[user] for user in chosen)
     return Partition([order[edges[u] : edges[u + 1]] for u in chosen], true_groups, names=names, notes=notes)
 
 
 def _redraw_small(pool: Pool, chosen: Indices, rng: np.random.Generator) -> tuple[Indices, tuple[str, ...]]:
     """Put others into the place of users with too few samples, while there are any; say how many."""
-    assert pool.users is not None
-    sizes = np.bincount(pool.users, minlength=len(pool.user_names or ()))
+    assert pool.data.users is not None
+    sizes = np.bincount(pool.data.users, minlength=len(pool.data.user_names or ()))
     small = np.flatnonzero(sizes[chosen] < pool.minimum)
     others = np.setdiff1d(np.flatnonzero(sizes >= pool.minimum), chosen)
     count = min(len(small), len(others))
@@ -239,7 +227,7 @@ def label_groups(
     """
     _at_most(pool, "label-groups", "groups", groups)
     group = np.arange(pool.n) % groups
-    weights = np.full((pool.n, pool.classes), (1 - share) / (pool.classes - 1))
+    weights = np.full((pool.n, pool.data.classes), (1 - share) / (pool.data.classes - 1))
     weights[np.arange(pool.n), group] = share
     rng = pool.generator()
     return Partition(deal_samples(pool, _mixture_counts(pool, weights), rng), group)
@@ -254,8 +242,8 @@ def label_blocks(pool: Pool, *, groups: Groups = 2) -> Partition:
             f"split = 'label-blocks(groups={groups})' needs at least {groups} clients; clients = {pool.n}"
         )
     group = np.arange(pool.n) % groups
-    block = np.empty(pool.classes, np.int64)
-    for number, members in enumerate(np.array_split(np.arange(pool.classes), groups)):
+    block = np.empty(pool.data.classes, np.int64)
+    for number, members in enumerate(np.array_split(np.arange(pool.data.classes), groups)):
         block[members] = number
     counts = _evenly(pool.class_sizes, group[:, None] == block[None, :])
     return Partition(deal_samples(pool, counts, pool.generator()), group)
@@ -274,7 +262,7 @@ def primary_secondary(
     A hundred candidates are drawn, and the range of their mean label divergence is cut in three equal intervals;
     the candidate nearest to the middle of the interval named by `level` is taken.
     """
-    n, classes = pool.n, pool.classes
+    n, classes = pool.n, pool.data.classes
     if n < 2 or classes < 3:
         raise BadInput(
             f"split = 'primary-secondary' needs at least 2 clients and 3 classes; there are {n} and {classes}"
@@ -330,14 +318,14 @@ def few_shot(
     each = most if samples_per_class is None else samples_per_class
     if each > most or each == 0:
         raise BadInput(
-            f"few-shot.samples_per_class = {each} is not possible for {n} clients; {pool.name} allows {most}: use "
-            "fewer clients, classes or samples_per_class"
+            f"few-shot.samples_per_class = {each} is not possible for {n} clients; {pool.data.name} allows {most}: "
+            "use fewer clients, classes or samples_per_class"
         )
     dealt = deal_samples(pool, holds * each, rng)
     if held_out == "own":
         return Partition(dealt, true_groups, is_few)
     trains = _narrow_classes(holds, trained, sets, rng)
-    own = [row[pool.labels[samples]] for row, samples in zip(trains, dealt, strict=True)]
+    own = [row[pool.data.labels[samples]] for row, samples in zip(trains, dealt, strict=True)]
     parts = [samples[mine] for samples, mine in zip(dealt, own, strict=True)]
     untrained = [samples[~mine] for samples, mine in zip(dealt, own, strict=True)]
     return Partition(parts, true_groups, is_few, untrained=untrained)
@@ -372,8 +360,8 @@ def deal_samples(pool: Pool, counts: NDArray[Any], rng: np.random.Generator) -> 
 
 def _by_class(pool: Pool, rng: np.random.Generator) -> Indices:
     """All indices sorted by label, in random order within a label."""
-    order = rng.permutation(len(pool.labels))
-    return order[np.argsort(pool.labels[order], kind="stable")]
+    order = rng.permutation(len(pool.data.labels))
+    return order[np.argsort(pool.data.labels[order], kind="stable")]
 
 
 def _choose_classes(
@@ -383,8 +371,8 @@ def _choose_classes(
     if sets == "balanced":
         return _balanced_classes(pool, wanted, rng), None
     first = np.arange(pool.n)
-    offset = (np.arange(pool.classes)[None, :] - first[:, None]) % pool.classes
-    return offset < wanted[:, None], first % pool.classes
+    offset = (np.arange(pool.data.classes)[None, :] - first[:, None]) % pool.data.classes
+    return offset < wanted[:, None], first % pool.data.classes
 
 
 def _draw_equal_counts(pool: Pool, shares: NDArray[np.float64], rng: np.random.Generator) -> Indices:
@@ -392,8 +380,8 @@ def _draw_equal_counts(pool: Pool, shares: NDArray[np.float64], rng: np.random.G
 
     Who draws a class of which nothing is left draws again among the others.
     """
-    n, size = len(shares), len(pool.labels) // len(shares)
-    counts, left = np.zeros((n, pool.classes), np.int64), pool.class_sizes.copy()
+    n, size = len(shares), len(pool.data.labels) // len(shares)
+    counts, left = np.zeros((n, pool.data.classes), np.int64), pool.class_sizes.copy()
     slots = rng.permutation(np.repeat(np.arange(n), size))  # one for each sample that somebody still needs
     while len(slots):
         open_shares = np.where(left > 0, np.maximum(shares, 1e-12), 0.0)
@@ -422,10 +410,10 @@ def _narrow_classes(
 
 def _balanced_classes(pool: Pool, wanted: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Which classes each client holds, `[clients, classes]`: random among those held least so far."""
-    holds = np.zeros((len(wanted), pool.classes), bool)
-    used = np.zeros(pool.classes, np.int64)
+    holds = np.zeros((len(wanted), pool.data.classes), bool)
+    used = np.zeros(pool.data.classes, np.int64)
     for client, count in enumerate(wanted):
-        own = np.lexsort((rng.random(pool.classes), used))[:count]
+        own = np.lexsort((rng.random(pool.data.classes), used))[:count]
         holds[client, own] = True
         used[own] += 1
     return holds
@@ -443,7 +431,7 @@ def _mixture_counts(pool: Pool, weights: NDArray[np.float64]) -> Indices:
     """Counts for equal clients with class proportions `weights` `[clients, classes]`, as large as possible."""
     demand = weights.sum(axis=0)
     used = demand > 0
-    size = int(min(len(pool.labels) // len(weights), np.min(pool.class_sizes[used] / demand[used])))
+    size = int(min(len(pool.data.labels) // len(weights), np.min(pool.class_sizes[used] / demand[used])))
     # Rounding to whole samples can overdraw a class by at most one sample per client: a few steps down suffice.
     while True:
         exact = weights * size
@@ -457,5 +445,5 @@ def _mixture_counts(pool: Pool, weights: NDArray[np.float64]) -> Indices:
 
 
 def _at_most(pool: Pool, split: str, key: str, value: int) -> None:
-    if value > pool.classes:
-        raise BadInput(f"{split}.{key} = {value} is not possible; {pool.name} has {pool.classes} classes")
+    if value > pool.data.classes:
+        raise BadInput(f"{split}.{key} = {value} is not possible; {pool.data.name} has {pool.data.classes} classes")

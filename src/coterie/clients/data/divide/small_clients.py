@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,30 +17,17 @@ Fate = Literal["refuse", "leave-out", "keep"]
 MOST_NAMED = 10
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Below what a client is small, and what becomes of it.
-
-    Attributes:
-        samples: the fewest samples, all splits together.
-        classes: the fewest classes among the training samples.
-        fate: of a client below these, or without a sample to test with. One without a sample to train on is never
-            kept.
-    """
-
-    samples: int
-    classes: int
-    fate: Fate
-
-
 def choose_clients(
     held: Sequence[Sequence[Indices]],
     sizes: Sequence[int],
     labels: NDArray[Any] | None,
     names: Sequence[str],
-    limits: Limits,
-    overlapping: bool,
-    aside: int,
+    *,
+    min_samples: int,
+    min_classes: int = 1,
+    fate: Fate = "refuse",
+    overlapping: bool = False,
+    aside: int = 0,
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Return the clients that take part, ascending, and a sentence on each kind of small ones.
 
@@ -50,18 +36,21 @@ def choose_clients(
         sizes: its samples before a cap.
         labels: the classes of all samples; None where they have none.
         names: of the clients.
-        limits: below what a client is small.
+        min_samples: a client with fewer samples, all splits together, is small.
+        min_classes: so is one whose training samples are of fewer classes.
+        fate: of small clients, and of those without a sample to test with. One without a sample to train on is
+            never kept.
         overlapping: whether samples share measurements, so that they cannot be split one by one.
         aside: public samples that were set aside.
 
     Raises:
         BadInput: small clients are refused, or nobody is left.
     """
-    few, keep = np.asarray(sizes) < limits.samples, limits.fate == "keep"
+    few, keep = np.asarray(sizes) < min_samples, fate == "keep"
     train, test = (np.array([not len(own[which]) for own in held], np.bool_) for which in (0, 2))
     classes = np.zeros(len(held), np.bool_)
-    if labels is not None and limits.classes > 1:
-        classes = np.array([len(np.unique(labels[own[0]])) < limits.classes for own in held])
+    if labels is not None and min_classes > 1:
+        classes = np.array([len(np.unique(labels[own[0]])) < min_classes for own in held])
     if keep:
         few = few & ~train & ~test  # those without a test are told of by themselves
     fewer = f", or fewer than the {aside} public samples that were set aside" if aside else ""
@@ -71,7 +60,7 @@ def choose_clients(
     kinds = (
         (
             few,
-            f"fewer than data.min_samples = {count_of(limits.samples, 'sample')}",
+            f"fewer than data.min_samples = {count_of(min_samples, 'sample')}",
             "kept",
             f"lower data.min_samples, use fewer clients or another split{fewer}",
         ),
@@ -84,7 +73,7 @@ def choose_clients(
         ),
         (
             classes & ~few & ~train & ~test,
-            f"training samples of fewer than data.min_classes = {limits.classes} classes",
+            f"training samples of fewer than data.min_classes = {min_classes} classes",
             "kept",
             f"lower data.min_classes, or {leave_out}",
         ),
@@ -96,11 +85,11 @@ def choose_clients(
             continue
         who = f"{own.sum()} of {len(names)} clients {_have(own)} {what}"
         listed = _list(names, own, sizes if own is few else None)
-        if limits.fate != "refuse":
+        if fate != "refuse":
             remedy = "no client is left; lower data.min_samples or data.min_classes, or use another split"
         refused.append(f"{who}: {listed}; {remedy}")
         fates.append(f"{who} and {'is' if own.sum() == 1 else 'are'} {kept if keep else 'left out'}: {listed}")
-    if refused and (limits.fate == "refuse" or out.all()):
+    if refused and (fate == "refuse" or out.all()):
         raise BadInput(refused)
     return np.flatnonzero(~out), fates
 

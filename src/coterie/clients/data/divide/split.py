@@ -18,7 +18,7 @@ Call = tuple[str, dict[str, Any]]
 _PLUS = re.compile(r"\+(?![^()]*\))")
 """A plus sign outside brackets."""
 
-_CALL = re.compile(r"(?P<name>(?:flwr:)?[A-Za-z][\w-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
+CALL = re.compile(r"(?P<name>(?:flwr:)?[A-Za-z][\w-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
 
 
 def parse_split(text: str) -> list[Call]:
@@ -69,7 +69,7 @@ def check_split(text: str) -> list[str]:
 
 
 def _call(piece: str, text: str) -> Call:
-    match = _CALL.fullmatch(piece.strip())
+    match = CALL.fullmatch(piece.strip())
     if match is None:
         what = f"{piece.strip()!r} in it" if piece.strip() else "an empty part of it"
         raise BadInput(
@@ -99,16 +99,14 @@ def arguments_of(name: str, arguments: str, order: Sequence[str]) -> dict[str, A
         call = ast.parse(f"f{arguments}", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+    is_call = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    if not isinstance(call, ast.Call) or not is_call or any(keyword.arg is None for keyword in call.keywords):
         raise BadInput(f"{name}{arguments} cannot be read; write settings as in {name}(setting=value)")
     if len(call.args) > len(order):
         known = f"only {', '.join(order)}" if order else "none"
         raise BadInput(f"{name}{arguments} has too many settings; {name} takes {known}")
     settings: dict[str, Any] = {}
-    named = [(order[i], value) for i, value in enumerate(call.args)] + [(k.arg, k.value) for k in call.keywords]
-    for key, value in named:
-        if key is None:
-            raise BadInput(f"{name}{arguments} unpacks a dictionary; write each setting as setting=value")
+    for key, value in [*zip(order, call.args, strict=False), *((str(k.arg), k.value) for k in call.keywords)]:
         if key in settings:
             raise BadInput(f"{name}{arguments} sets {key} twice; give each setting once")
         settings[key] = _literal(name, key, value)

@@ -268,10 +268,11 @@ def join_mask(ids: NDArray[Any], mask: NDArray[Any], where: str) -> NDArray[Any]
     Raises:
         BadInput: their shapes differ, or the mask holds other numbers than 0 and 1.
     """
-    if ids.shape != mask.shape:
-        raise BadInput(f"{where}: {MASK} has shape {mask.shape} and input_ids {ids.shape}; they must be alike")
-    if not np.isin(mask, (0, 1)).all():
-        raise BadInput(f"{where}: {MASK} holds other numbers than 0 and 1; it must be 1 where a token counts")
+    if ids.shape != mask.shape or not np.isin(mask, (0, 1)).all():
+        raise BadInput(
+            f"{where}: {MASK} has shape {mask.shape} and input_ids {ids.shape}; they must be alike, and the mask 1 "
+            "where a token counts, else 0"
+        )
     return np.stack([ids, mask.astype(ids.dtype)], 1)
 
 
@@ -287,13 +288,11 @@ def check_lengths(columns: Columns) -> None:
     Raises:
         BadInput: the arrays do not have the same length, or have no axis at all.
     """
-    if isinstance(columns.features, np.ndarray) and columns.features.ndim == 0:
-        raise BadInput(f"{columns.where}: features has shape (); it needs one entry per sample")
-    lengths = {"features": len(columns.features)}
-    for name, values in columns.named.items():
-        if values.ndim == 0 or (name != "label" and values.ndim != 1):
-            raise BadInput(f"{columns.where}: {name} has shape {values.shape}; it needs one entry per sample")
-        lengths[name] = len(values)
+    values: Mapping[str, NDArray[Any] | pl.DataFrame] = {"features": columns.features, **columns.named}
+    for name, each in values.items():
+        if not each.shape or (name not in ("features", "label") and len(each.shape) != 1):
+            raise BadInput(f"{columns.where}: {name} has shape {each.shape}; it needs one entry per sample")
+    lengths = {name: len(each) for name, each in values.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise BadInput(f"{columns.where}: {counts} entries; they must have as many, one per sample")
@@ -322,9 +321,7 @@ def read_split(values: NDArray[Any] | None, where: str, first_line: int | None =
     """
     if values is None:
         return None
-    if values.ndim != 1:
-        raise BadInput(f"{where}: split has shape {values.shape}; it needs one entry per sample")
-    found, which = np.unique(values.astype(str), return_inverse=True)
+    found, which = np.unique(values.astype(str).reshape(-1), return_inverse=True)
     numbers = np.array([SPLIT_WORDS.get(value.strip().lower().removesuffix(".0"), -2) for value in found], np.int8)
     if (numbers < -1).any():
         row = int(np.argmax(numbers[which] < -1))

@@ -510,10 +510,6 @@ def _cifar_files(name: str, train: bool) -> Raw:
         return subset["image"], subset["label"]
     others = _npz(name, CIFAR10_OTHERS, "image", "label", "index")
     index = np.concatenate([subset["index"], others["index"]])
-    if len(np.unique(index)) != len(index):
-        raise BadInput(
-            f"data = {name!r}: {FILES[name][0]} and {CIFAR10_OTHERS} have images in common; replace them"
-        )
     order = np.argsort(index)
     whole = {key: np.concatenate([subset[key], others[key]])[order] for key in ("image", "label")}
     return whole["image"], whole["label"]
@@ -613,7 +609,7 @@ def check_and_convert(
         targets.classes,
         users,
         names,
-        units=_number_segments(columns, users),
+        units=number_segments(columns, users),
         user_groups=_number_groups(columns, users, names, notes),
         notes=tuple(notes),
         given_split=columns.given_split,
@@ -661,8 +657,8 @@ def number_users(columns: Columns) -> tuple[NDArray[np.int64] | None, tuple[str,
     return users.astype(np.int64), named
 
 
-def _number_segments(columns: Columns, users: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """Number the segments of each sample; every user has segments of its own."""
+def number_segments(columns: Columns, users: NDArray[np.int64] | None = None) -> NDArray[np.int64] | None:
+    """Number the segment of each sample `[N]`; every user has segments of its own. None without segments."""
     if columns.segments is None:
         return None
     _, segments = np.unique(to_plain_strings(columns.segments), return_inverse=True)
@@ -684,16 +680,11 @@ def _number_groups(
     if users is None or names is None:
         notes.append("the column group was not used, because the data do not say which client a sample belongs to")
         return None
-    values, groups = np.unique(to_plain_strings(columns.groups), return_inverse=True)
+    _, groups = np.unique(to_plain_strings(columns.groups), return_inverse=True)
     found = np.zeros(len(names), np.int64)
     found[users] = groups
     odd = found[users] != groups
     if odd.any():
-        row = int(np.argmax(odd))
-        user = users[row]
-        several = " and ".join(str(value) for value in values[np.unique(groups[users == user])])
-        raise BadInput(
-            f"{columns.where}: samples of {names[user]!r} are of group {several}; a group is that of a client, "
-            "give it one"
-        )
+        user = names[users[int(np.argmax(odd))]]
+        raise BadInput(f"{columns.where}: samples of {user!r} are of several groups; a group is that of a client")
     return found

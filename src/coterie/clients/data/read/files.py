@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -137,10 +137,8 @@ def _existing(path: Path) -> Path:
     Raises:
         BadInput: it is not there, or of an unknown kind.
     """
-    if not path.exists():
-        raise BadInput(f"data = {str(path)!r} does not exist; give {ACCEPTED}")
     if not path.is_file():
-        raise BadInput(f"data = {str(path)!r} is neither a file nor a folder; give {ACCEPTED}")
+        raise BadInput(f"data = {str(path)!r} is no file or folder; give {ACCEPTED}")
     if path.suffix not in ENDINGS:
         saved = "; save it as CSV" if path.suffix.lower() in SPREADSHEETS else ""
         raise BadInput(
@@ -365,12 +363,9 @@ def _read_array(path: Path) -> NDArray[Any]:
 
 
 def _read_file(path: Path, labelled: bool, named: Named) -> Columns:
-    readers: dict[str, Callable[[Path, bool, Named], Columns]] = {
-        ".csv": read_csv,
-        ".npz": _read_npz,
-        ".parquet": read_parquet,
-    }
-    return readers[path.suffix](path, labelled, named)
+    if path.suffix == ".npz":
+        return _columns_of(path, read_arrays(path), labelled, named)
+    return (read_csv if path.suffix == ".csv" else read_parquet)(path, labelled, named)
 
 
 HEADER_ROWS = 100
@@ -410,10 +405,6 @@ def _keys(
     return features, roles, [name for name in names if name not in known]
 
 
-def _read_npz(path: Path, labelled: bool, named: Named) -> Columns:
-    return _columns_of(path, read_arrays(path), labelled, named)
-
-
 def _is_text(values: NDArray[Any]) -> bool:
     """Whether an array holds no text with a code that no character has, such as half of a pair."""
     if values.dtype.kind != "U" or not values.dtype.itemsize:
@@ -434,13 +425,12 @@ def _columns_of(path: Path, held: dict[str, NDArray[Any]], labelled: bool, named
     if (mask := find_mask(key, held)) is not None:
         features = join_mask(held[key], held[mask], str(path))
     if names is not None:
-        if held[key].shape[1:] != names.shape or len(set(names.tolist())) != len(names):
+        are_named = held[key].shape[1:] == names.shape and len(set(names.tolist())) == len(names)
+        if not are_named or held[key].dtype.kind not in "biufUS":
             raise BadInput(
-                f"{path}: {roles['columns']} has shape {names.shape} and {key} {held[key].shape}; it must name "
-                "each feature once"
+                f"{path}: {roles['columns']} has shape {names.shape} and {key} {held[key].shape}, of type "
+                f"{held[key].dtype}; it must name each feature once, and these must be numbers or text"
             )
-        if held[key].dtype.kind not in "biufUS":
-            raise BadInput(f"{path}: {key} is of type {held[key].dtype}; its columns must hold numbers or text")
         features = pl.DataFrame(held[key], schema=[str(name) for name in names])
     return make_columns(str(path), features, roles, held, key, others)
 

@@ -175,12 +175,13 @@ def _read_items(dataset: Any, where: str) -> Columns:
         return Columns(where, _array(tensors[0]), np.asarray(tensors[1]))
     found: dict[str, NDArray[Any]] = {}
     labels: list[Any] = []
+    no_pairs = f"{where}: there must be items, and each a pair of an input and a target; give {FORMS}"
     for place in range(len(dataset)):
         item = dataset[place]
         if isinstance(item, Mapping):
             item = _pair(item, where)
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise BadInput(f"{where}: every item must be a pair of an input and a target; give {FORMS}")
+            raise BadInput(no_pairs)
         named = item[0] if isinstance(item[0], Mapping) else {"": item[0]}
         if place and named.keys() != found.keys():
             raise BadInput(f"{where}: item {place} names other inputs than item 0; give all items the same")
@@ -191,7 +192,7 @@ def _read_items(dataset: Any, where: str) -> Columns:
             found[name] = _put(found.get(name), array, place, len(dataset), where)
         labels.append(item[1])
     if not found:
-        raise BadInput(f"{where}: every item must be a pair of an input and a target, and there is none")
+        raise BadInput(no_pairs)
     return Columns(where, found[""], np.asarray(labels)) if "" in found else _read_tokens(found, labels, where)
 
 

@@ -40,7 +40,8 @@ def names_clients(folder: Path, labelled: bool, named: Named) -> bool:
     Raises:
         BadInput: a folder without tables or archives is none of images.
     """
-    return _lies_in_clients(folder, _find_images(folder, labelled, named))
+    files = _find_images(folder, labelled, named)
+    return len(files[0].relative_to(folder).parts) == 3 and not _are_splits(files, folder)
 
 
 def _find_images(folder: Path, labelled: bool, named: Named) -> list[Path]:
@@ -57,29 +58,20 @@ def _find_images(folder: Path, labelled: bool, named: Named) -> list[Path]:
             f"data = {str(folder)!r} has no .csv, .npz or .parquet file, and no images{there}; a folder holds "
             "one such file per client, or images as client/class/file.png or class/file.png"
         )
-    depths = Counter(len(file.relative_to(folder).parts) for file in files)
-    usual, count = depths.most_common(1)[0]
-    if count > len(files) / 2 and usual in DEPTHS[labelled:] and len(depths) > 1:
-        strays = [file.relative_to(folder) for file in files if len(file.relative_to(folder).parts) != usual]
-        like = next(file for file in files if len(file.relative_to(folder).parts) == usual).relative_to(folder)
+    depths = [len(file.relative_to(folder).parts) for file in files]
+    usual = Counter(depths).most_common(1)[0][0]
+    possible = usual in DEPTHS[labelled:]
+    strays = [file for file, depth in zip(files, depths, strict=True) if depth != usual or not possible]
+    if strays:
         raise BadInput(
-            f"data = {str(folder)!r}: {shorten([str(file) for file in strays])} does not lie like {like} and all "
-            "other images; move it there, or out of the folder"
-        )
-    if len(depths) > 1 or not set(depths) <= set(DEPTHS[labelled:]):
-        raise BadInput(
-            f"data = {str(folder)!r}: images must all lie as client/class/file.png or all as class/file.png; the "
-            f"first is {files[0].relative_to(folder)}"
+            f"data = {str(folder)!r}: images must all lie as client/class/file.png or all as class/file.png, not "
+            f"{shorten([str(file.relative_to(folder)) for file in strays])}; move these, or out of the folder"
         )
     if find_spec("PIL") is None:
         raise BadInput(f"data = {str(folder)!r} holds images; install pillow to read them")
     if labelled and (wrong := named.refuse(str(folder), "images lie in folders that say it")):
         raise BadInput(wrong)
     return files
-
-
-def _lies_in_clients(folder: Path, files: list[Path]) -> bool:
-    return len(files[0].relative_to(folder).parts) == 3 and not _are_splits(files, folder)
 
 
 def _are_splits(files: list[Path], folder: Path) -> bool:

@@ -339,29 +339,23 @@ def handle_missing(
     rows = np.any(absent.reshape(len(absent), -1), axis=1)
     if known.missing == "refuse":
         raise _bad_value(columns, known, absent, _count_missing(absent, rows, known, advice))
-    if known.missing == "zero":
-        inputs[absent] = 0
-        notes.append(f"{sum(_count_by_column(absent, known).values()):,} missing values were set to 0")
-    elif known.missing == "drop":
-        were = "was" if rows.sum() == 1 else "were"
-        notes.append(f"{rows.sum():,} of {len(rows):,} samples {were} left out, because a value is missing")
+    if known.missing == "drop":
+        notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, because a value is missing")
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
-    else:
-        count = sum(_count_by_column(absent, known).values())
-        said = f"{count:,} missing value{' was' if count == 1 else 's were'} replaced"
-        notes.append(f"{said} by the mean of the training samples")
+    became = "set to 0" if known.missing == "zero" else "replaced by the mean of the training samples"
+    notes.append(f"{sum(_count_by_column(absent, known).values()):,} missing values were {became}")
+    if known.missing == "zero":
+        inputs[absent] = 0
     return columns, inputs
 
 
 def _count_missing(absent: NDArray[np.bool_], rows: NDArray[np.bool_], known: Preparation, advice: str) -> str:
+    if not known.columns:
+        return f"{absent.sum():,} of {absent.size:,} values are missing; {advice}"
     lacking = [f"{name} ({count})" for name, count in _count_by_column(absent, known).items() if count]
-    per = f" in {shorten(lacking)}" if known.columns else ""
-    count = int(rows.sum()) if known.columns else int(absent.sum())
-    lack, are = ("lacks", "is") if count == 1 else ("lack", "are")
-    whole, what = (len(rows), f"rows {lack} a value") if known.columns else (absent.size, f"values {are} missing")
-    return f"{count:,} of {whole:,} {what}{per}; {advice}"
+    return f"{rows.sum():,} of {len(rows):,} rows lack a value in {shorten(lacking)}; {advice}"
 
 
 def _count_by_column(absent: NDArray[np.bool_], known: Preparation) -> dict[str, int]:
@@ -375,25 +369,21 @@ def _count_by_column(absent: NDArray[np.bool_], known: Preparation) -> dict[str,
 def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], right: str = FINITE) -> BadInput:
     """What is wrong with the first value that is `bad`, and what would be right."""
     row, *place = (int(k) for k in np.argwhere(bad)[0])
+    values = columns.features
     if known.columns:
         ends = np.cumsum([column.width for column in known.columns])
         name = known.columns[int(np.searchsorted(ends, place[0], side="right"))].name
-        if isinstance(columns.features, pl.DataFrame):
-            value = columns.features[name][row]
-        else:  # without names they were taken to be those columns
-            value = columns.features[row, place[0]]
+        # Without names they were taken to be those columns.
+        value = values[name][row] if isinstance(values, pl.DataFrame) else values[row, place[0]]
         what = "has no value" if value is None or value != value else f"is {value}"
-        return BadInput(
-            f"{columns.where}: column {name} {what} in {columns.place(row)}; {right}",
-            told=f"column {name} has none in {columns.row(row)}; {right}",
-        )
-    assert isinstance(columns.features, np.ndarray)
-    where = ", ".join(map(str, place))
-    value = columns.features[row, *place] if columns.features.ndim > len(place) else columns.features[row]
-    return BadInput(
-        f"{columns.where}: row {row}, column {where} of the features is {value}; {right}",
-        told=f"row {row}, column {where} of the features is none; {right}",
-    )
+        said = f"column {name} {what} in {columns.place(row)}"
+        told = f"column {name} has none in {columns.row(row)}"
+    else:
+        assert isinstance(values, np.ndarray)
+        where = f"row {row}, column {', '.join(map(str, place))} of the features"
+        value = values[row, *place] if values.ndim > len(place) else values[row]
+        said, told = f"{where} is {value}", f"{where} is none"
+    return BadInput(f"{columns.where}: {said}; {right}", told=f"{told}; {right}")
 
 
 @dataclass(frozen=True)

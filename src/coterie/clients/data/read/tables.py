@@ -56,9 +56,6 @@ def read_header(schema: Mapping[str, Any], where: str, labelled: bool, named: Na
         BadInput: a column is missing or of a type that cannot be used.
     """
     roles = pick_roles(schema, where, labelled, named)
-    for role, name in roles.items():
-        if name is not None and role != "label" and schema[name].is_nested():
-            raise BadInput(f"{where}: column {name} is of type {schema[name]}; it must hold one value per row")
     rest = {name: kind for name, kind in schema.items() if name not in roles.values()}
     lists = [name for name, kind in rest.items() if kind.is_nested()]
     if lists:
@@ -209,8 +206,6 @@ def read_csv_table(path: Path, rows: int | None = None, texts: Sequence[str] = (
         BadInput: it is no table of UTF-8 text.
     """
     try:
-        if not path.stat().st_size:
-            raise BadInput(f"{path} is empty; it needs a line of names, then a line a sample")
         with path.open(encoding="utf-8-sig") as file:
             first = file.readline().strip("\r\n")
         separator = max(SEPARATORS, key=first.count)
