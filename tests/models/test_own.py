@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coterie.clients.engine.bound_network import BoundNetwork
-from coterie.clients.engine.chain import Chain
 from coterie.errors import BadInput
 from coterie.models.factory import give
 from coterie.models.networks import NETWORKS, build, build_network, channels_first
 from coterie.models.origin import Origin
 from coterie.plugins import allow
-from tests.own_networks import Frozen, Language, Recurrent, ViT, hybrid, tied
+from tests.own_networks import Frozen, Language, Recurrent, ViT, hybrid
 
 IMAGES = torch.randn(6, 8, 8, 1, generator=torch.Generator().manual_seed(0))
 TOKENS = torch.randint(0, 10, (6, 4), generator=torch.Generator().manual_seed(1))
@@ -160,13 +159,3 @@ def test_tokens_and_their_mask_stay_whole_numbers() -> None:
     first, _ = build("tests.own_networks:Recurrent", {}, (8, 8, 1), 10, seed=0)
     assert first(channels_first(IMAGES)).shape == (6, 10)
     assert Recurrent(10).classifier.out_features == 10
-
-
-def test_tied_weights_stay_tied() -> None:
-    built = build_network("tests.own_networks:tied", {}, (8, 8, 1), 10, seed=0)
-    bound = BoundNetwork(built.network, built.layout, 0, built.initial)
-    bound.vector.add_(1.0)
-    assert built.network.get_parameter("5.weight") is built.network.get_parameter("3.weight")
-    assert torch.equal(built.layout.flatten(built.network), built.initial + 1.0)
-    assert isinstance(bound.chain, Chain)
-    assert tied((8, 8, 1), 10).get_parameter("5.bias").shape == (16,)

@@ -45,14 +45,6 @@ def test_algebra_is_that_of_masks(a: Part, b: Part) -> None:
     assert torch.equal(mask(a - b), mask(a) & ~mask(b))
 
 
-@given(parts, parts)
-def test_equal_sets_are_equal_parts(a: Part, b: Part) -> None:
-    assert a | b == b | a
-    assert a & b == b & a
-    assert (a - b) | (a & b) == a
-    assert (a == b) == torch.equal(mask(a), mask(b))
-
-
 @given(parts)
 def test_size_and_truth(part: Part) -> None:
     assert part.size == int(mask(part).sum())

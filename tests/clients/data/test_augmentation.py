@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,10 +19,6 @@ from coterie.runs.schema.experiment import Experiment
 def drawn(*texts: str, seed: int = 0) -> Callable[[Tensor], Tensor]:
     found = Augmentation(texts)
     return lambda batch: found(Generator().manual_seed(seed), batch)
-
-
-def halve(generator: Generator, batch: Tensor) -> Tensor:
-    return batch * torch.rand(len(batch), generator=generator).view(-1, *[1] * (batch.dim() - 1))
 
 
 def narrow(generator: Generator, batch: Tensor) -> Tensor:
@@ -104,34 +98,7 @@ def test_what_cannot_be_done_to_samples_is_known_before_training(text: str, batc
         Augmentation((text,)).check(batch)
 
 
-def experiment(tmp_path: Path, **run: Any) -> Experiment:
-    return Experiment(
-        method="fedavg",
-        data={
-            "name": "digits",
-            "split": "iid",
-            "clients": 4,
-            "samples_per_client": 40,
-            "augment": ("flip", "crop(1)", f"{__name__}:halve"),
-        },
-        run={"rounds": 3, "workers": 1, "folder": str(tmp_path), **run},
-    )
-
-
-def models(result: coterie.Result) -> list[float]:
-    return [float(value) for value in result.rounds["loss"]] + [
-        float(value) for value in result.rounds["train_loss"]
-    ]
-
-
-@pytest.mark.slow
-def test_workers_change_no_bit(tmp_path: Path) -> None:
-    whole = models(coterie.run(experiment(tmp_path, name="whole")))
-    assert whole == models(coterie.run(experiment(tmp_path, name="two", workers=2)))
-    plain = experiment(tmp_path, name="plain").updated({"data.augment": None})
-    assert whole != models(coterie.run(plain))
-
-
-def test_batching_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_batching_is_refused_in_one_sentence() -> None:
+    wanted = Experiment(method="fedavg", data={"name": "digits", "augment": ("flip",)}, run={"engine": "batched"})
     with pytest.raises(BadInput, match=r"engine = 'batched'.*augment"):
-        coterie.run(experiment(tmp_path, engine="batched"))
+        coterie.run(wanted)

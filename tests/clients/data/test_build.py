@@ -96,16 +96,6 @@ def test_one_setting_does_not_disturb_the_others(numbered: str) -> None:
         assert mine == other
 
 
-def test_rotations_follow_the_client(numbered: str) -> None:
-    federation = build(numbered, "rotated(4)", 8, 1)
-    upright = torch.arange(4.0).reshape(1, 2, 2, 1)
-    for i in range(8):
-        for split in ("train", "validation", "test"):
-            images, _ = federation.slice(i, split)
-            expected = torch.rot90(upright, i % 4, (1, 2))
-            assert torch.equal(images - images.amin(dim=(1, 2, 3), keepdim=True), expected.expand_as(images))
-
-
 def test_planted_groups_multiply(numbered: str) -> None:
     federation = build(numbered, "label-blocks(2) + permuted-labels(3)", 12, 0)
     assert federation.true_groups is not None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.clients.data import DATASETS, Dataset, load
-from coterie.clients.data.read.datasets import dataset, find_problems, has_users
+from coterie.clients.data.read.datasets import FILES, dataset, find_problems, has_users
 from coterie.clients.data.read.preparation import scale_bytes
 from coterie.errors import BadInput
 from coterie.plugins import allow
@@ -115,37 +115,22 @@ def without_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_hub")
-def test_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COTERIE_DATA", raising=False)
-    files = "mnist/train-images-idx3-ubyte.gz, mnist/train-labels-idx1-ubyte.gz"
-    (problem,) = find_problems("mnist")
-    assert all(part in problem for part in ("'mnist'", "COTERIE_DATA", files, "coterie[hub]"))
-    with pytest.raises(BadInput, match=r"'mnist'.*COTERIE_DATA"):
-        load("mnist")
-
-
-def test_what_no_hub_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("COTERIE_DATA", raising=False)
-    (problem,) = find_problems("uci-har")
-    files = "uci-har/uci_har_train.npz, uci-har/uci_har_test.npz"
-    assert all(part in problem for part in ("'uci-har'", "COTERIE_DATA", files))
-    (tmp_path / "uci-har").mkdir()
-    (tmp_path / "uci-har" / "uci_har_test.npz").touch()
-    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
-    (problem,) = find_problems("uci-har")
-    assert all(part in problem for part in (f"COTERIE_DATA = {str(tmp_path)!r}", "uci-har/uci_har_train.npz"))
-    assert "uci_har_test" not in problem
-
-
 @pytest.mark.parametrize("name", ["mnist", "uci-har"])
-def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    """Whether or not the data could be downloaded, for whoever sets it means it."""
-    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "nowhere"))
-    (sentence,) = find_problems(name)
-    assert f"COTERIE_DATA = {str(tmp_path / 'nowhere')!r}" in sentence
-    with pytest.raises(BadInput) as caught:
-        load(name)
-    assert caught.value.problems == [sentence]
+def test_files_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """Whoever names a folder that is none is told so, whether or not the data could be downloaded."""
+    there, *absent = reversed(FILES[name])
+    (tmp_path / there).parent.mkdir()
+    (tmp_path / there).touch()
+    places = {"": ["COTERIE_DATA", *FILES[name]], str(tmp_path): [f"COTERIE_DATA = {str(tmp_path)!r}", *absent]}
+    for place, parts in (places | {str(tmp_path / "none"): [f"COTERIE_DATA = {str(tmp_path / 'none')!r}"]}).items():
+        monkeypatch.setenv("COTERIE_DATA", place)
+        (sentence,) = find_problems(name)
+        assert all(part in sentence for part in parts)
+        assert (there in sentence) == (place == "")
+        assert ("coterie[hub]" in sentence) == (name == "mnist" and "none" not in place)
+        with pytest.raises(BadInput) as caught:
+            load(name)
+        assert caught.value.problems == [sentence]
     assert find_problems("digits") == []
 
 

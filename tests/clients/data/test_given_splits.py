@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -134,35 +132,28 @@ def test_own_test_samples_cost_no_training_samples() -> None:
     assert all(part in note for part in ("data.test ", " 0 are", " 20 for", "data.validation = 0", " 80 "))
 
 
+HALVES = (np.arange(20) % 2 * 2).astype(np.int8)
+
+
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("data", "settings", "says"),
     [
-        (lambda: divide(make([20], 0, np.zeros(20, np.int8)), "by-user", None, 0), "test"),
-        (lambda: divide(make([20], 0, np.full(20, 2, np.int8)), "by-user", None, 0), "train"),
+        (make([20], 0, HALVES * 0), {}, "test"),
+        (make([20], 0, HALVES * 0 + 2), {}, "train"),
+        (make([20], 0, HALVES, np.arange(20) // 4), {}, "5 of 5"),
+        (make([20, 3, 1]), {}, r"2 of 3 .*data\.min_samples = 10 .*: u1 \(3\), u2 \(1\)"),
+        (make([3, 2]), {"small_clients": "leave-out"}, r"data\.min_samples"),
+        (make([20, 20]), {"min_classes": 4}, r"2 of 2 .*data\.min_classes = 4 .*: u0, u1"),
         (
-            lambda: divide(
-                make([20], 0, (np.arange(20) % 2 * 2).astype(np.int8), np.arange(20) // 4), "by-user", None, 0
-            ),
-            "5 of 5",
-        ),
-        (
-            lambda: divide(make([20, 3, 1]), "by-user", None, 0, small_clients="refuse"),
-            r"2 of 3 .*data\.min_samples = 10 .*: u1 \(3\), u2 \(1\)",
-        ),
-        (lambda: divide(make([3, 2]), "by-user", None, 0), r"data\.min_samples"),
-        (
-            lambda: divide(make([20, 20]), "by-user", None, 0, small_clients="refuse", min_classes=4),
-            r"2 of 2 .*data\.min_classes = 4 .*: u0, u1",
-        ),
-        (
-            lambda: divide(make([20, 20], 0, np.repeat([0, 2], 20).astype(np.int8)), "iid", 40, 0, min_samples=1),
+            make([20, 20], 0, np.repeat(HALVES[:2], 20)),
+            {"split": "iid", "clients": 40, "min_samples": 1},
             "20 of 40 .*train",
         ),
     ],
 )
-def test_what_cannot_be_divided_is_one_sentence(change: Callable[[], object], says: str) -> None:
+def test_what_cannot_be_divided_is_one_sentence(data: Dataset, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        change()
+        divide(data, **{"split": "by-user", "clients": None, "seed": 0, "small_clients": "refuse", **settings})
 
 
 def test_one_small_client_does_not_block_the_others() -> None:
@@ -275,30 +266,8 @@ def test_copies_on_both_sides_are_counted() -> None:
     assert divide(make([40, 40]), "iid", 2, 0).notes == ()
 
 
-@given(st.integers(1, 40), st.sampled_from([np.uint8, np.float32, np.int64]), st.integers(0, 2**30))
-def test_copies_are_those_of_equal_bytes(width: int, kind: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    inputs = rng.integers(0, 2, (60, width)).astype(kind)
-    held = [[np.arange(30), np.arange(0), np.arange(30, 60)]]
-    trained = {row.tobytes() for row in inputs[:30]}
-    count = sum(row.tobytes() in trained for row in inputs[30:])
-    assert [note.split()[0] for note in say_shared_rows(inputs, held)] == [str(count)] * (count > 0)
-
-
 def test_new_settings_at_their_default_change_no_key() -> None:
     plain = Experiment(data="digits")
     assert not {"small_clients", "min_classes", "augment", "test_path"} & set(plain.resolved().tables()["data"])
     assert key_of(plain) == key_of(plain.updated({"data.small_clients": None}))
     assert key_of(plain) != key_of(plain.updated({"data.small_clients": "keep"}))
-
-
-def test_a_given_split_changes_nothing_of_the_samples() -> None:
-    data = make([30, 30])
-    free = divide(data, "by-user", None, 0)
-    roles = np.zeros(60, np.int8)
-    for client in range(2):
-        for role, which in enumerate(SIDES):
-            roles[list(rows(free, client, which))] = role
-    again = divide(make([30, 30], 0, roles), "by-user", None, 0)
-    assert torch.equal(free.inputs, again.inputs)
-    assert np.array_equal(free.bounds, again.bounds)

@@ -15,7 +15,6 @@ import coterie
 from coterie.clients.data import load
 from coterie.clients.tasks import TASKS
 from coterie.errors import BadInput
-from tests.commandline import Terminal
 
 RNG = np.random.default_rng(0)
 MASK = (np.arange(4) < RNG.integers(1, 5, 90)[:, None]).astype(np.int64)
@@ -108,42 +107,6 @@ def test_a_network_that_asks_for_both_gets_both(tmp_path: Path) -> None:
     )
     # Every token that counts says the class; one in two or so of all tokens says a wrong one.
     assert coterie.run(experiment).summary["accuracy"] == 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("save", [save_npz, save_parquet])
-def test_a_language_model_gets_both(
-    save: Callable[[Path, np.ndarray[Any, Any]], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    terminal = Terminal(capsys)
-    path = save(tmp_path, NEXT)
-    words = ("--network", "tests.own_networks:NextToken", "--set", "task.name=language", "--set", "lr=0.5")
-    run = (
-        "run",
-        "fedavg",
-        "--data",
-        path,
-        *words,
-        "--rounds",
-        "8",
-        "--name",
-        "masked",
-        "-q",
-        "--baselines",
-        "none",
-    )
-    assert terminal(*run).code == 0
-    # A token that counts is the one that follows it.
-    assert coterie.load("masked").summary["accuracy"] > 0.95
-    predict = ("predict", "masked", "--data", path, "--group", "0", "--out", "p.npz")
-    code, _, said = terminal(*predict, "--allow", "tests.own_networks:NextToken")
-    assert (code, said) == (0, "")
-    with np.load("p.npz") as held:
-        assert (held["predicted"] == IDS)[MASK == 1].mean() > 0.95
 
 
 @pytest.mark.parametrize(

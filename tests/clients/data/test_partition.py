@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -40,47 +40,6 @@ def cut(name: str, pool: Pool, **settings: Any) -> Partition:
 
 def histograms(partition: Partition) -> NDArray[np.int64]:
     return np.stack([np.bincount(DIGITS.labels[part], minlength=10) for part in partition.parts])
-
-
-PARTITIONS: list[tuple[str, dict[str, Any]]] = [
-    ("iid", {}),
-    ("dirichlet", {"alpha": 0.4}),
-    ("dirichlet", {"alpha": 50.0}),
-    ("classes", {"per_client": 3}),
-    ("shards", {"per_client": 2}),
-    ("by-user", {}),
-    ("label-groups", {"groups": 3, "share": 0.8}),
-    ("label-blocks", {"groups": 3}),
-    ("primary-secondary", {"level": "high"}),
-    ("few-shot", {"share": 0.4, "classes": 4}),
-    ("dirichlet", {"alpha": 0.4, "sizes": "equal"}),
-    ("classes", {"per_client": 5, "sets": "windows"}),
-    ("few-shot", {"share": 0.4, "sets": "windows"}),
-    ("few-shot", {"share": 0.4, "held_out": "regular", "sets": "windows"}),
-]
-
-
-@settings(max_examples=60)
-@given(st.sampled_from(PARTITIONS), st.integers(4, 24), st.integers(0, 2**40))
-def test_every_partition(choice: tuple[str, dict[str, Any]], clients: int, seed: int) -> None:
-    name, given_settings = choice
-    partition = cut(name, pool(clients, seed), **given_settings)
-    together = np.concatenate(partition.parts)
-    assert len(partition.parts) == clients
-    assert len(np.unique(together)) == len(together)
-    assert together.min() >= 0
-    assert together.max() < len(DIGITS.labels)
-    assert all(len(part) >= 10 for part in partition.parts)
-    again = cut(name, pool(clients, seed), **given_settings)
-    assert all(np.array_equal(a, b) for a, b in zip(partition.parts, again.parts, strict=True))
-    if partition.true_groups is not None:
-        assert np.array_equal(partition.true_groups, relabel(partition.true_groups))
-
-
-@pytest.mark.parametrize(("name", "given_settings"), [p for p in PARTITIONS if p[0] != "label-blocks"])
-def test_another_seed_is_another_partition(name: str, given_settings: dict[str, Any]) -> None:
-    one, other = (cut(name, pool(12, seed), **given_settings) for seed in (0, 1))
-    assert any(not np.array_equal(a, b) for a, b in zip(one.parts, other.parts, strict=True))
 
 
 @given(st.integers(1, 40), st.integers(0, 1000))

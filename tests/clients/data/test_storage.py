@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import coterie
 from coterie.clients.data import build
 from coterie.clients.data.federation import Federation
 from coterie.clients.data.read import storage
@@ -150,15 +149,3 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, save: Any) -> None:
         archive.writestr("x.npy", stream.getvalue()[:-4])
     with memory_limit(0), pytest.raises(BadInput, match="damaged"):
         read_columns(path, labelled=False)
-
-
-@pytest.mark.slow
-def test_a_run_is_the_same(tmp_path: Path) -> None:
-    path, found = tmp_path / "data.npz", []
-    np.savez(path, x=RNG.normal(0, 1, (120, 7)).astype(np.float32), **beside(120))
-    for data_mb in (4_000, 0):
-        run = {"rounds": 2, "workers": 2, "folder": str(tmp_path / str(data_mb))}
-        experiment = coterie.Experiment(method="fedavg", data=str(path), run=run, scale={"data_mb": data_mb})
-        result = coterie.run(experiment)
-        found.append((result.rounds["loss"].to_list(), result.rounds["train_loss"].to_list()))
-    assert found[0] == found[1]
