@@ -165,8 +165,6 @@ def test_every_setting_is_described() -> None:
         ((4, 100, 1), "mlp"),
         ((2, 9), "mlp"),
         ((9, 8, 1), "cnn"),
-        ((28, 28, 1), "cnn"),
-        ((84, 84, 3), "cnn"),
         ((4, 1), "har-cnn"),
         ((128, 9), "har-cnn"),
     ],

@@ -129,14 +129,14 @@ def test_copies_share_what_is_frozen_and_nothing_else() -> None:
         assert same == name.startswith("body"), name
 
 
-@pytest.mark.parametrize(("width", "as_stored"), [(3, False), (9, True)])
-def test_a_sequence_comes_as_the_module_takes_it(width: int, as_stored: bool) -> None:
+@pytest.mark.parametrize("as_stored", [False, True])
+def test_a_sequence_comes_as_the_module_takes_it(as_stored: bool) -> None:
     seen: list[torch.Size] = []
 
     class Reader(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = nn.Conv1d(3, 2, 3) if not as_stored else nn.Linear(3, 2)
+            self.inner = nn.Linear(3, 2) if as_stored else nn.Conv1d(3, 2, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             seen.append(x.shape)
@@ -146,7 +146,6 @@ def test_a_sequence_comes_as_the_module_takes_it(width: int, as_stored: bool) ->
     network, _ = build(give(Reader(), NETWORKS), {}, (9, 3), 2, seed=0)
     network(channels_first(torch.zeros(5, 9, 3)))
     assert seen[-1] == ((5, 9, 3) if as_stored else (5, 3, 9))
-    assert width in (3, 9)
 
 
 def test_tokens_and_their_mask_stay_whole_numbers() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
 from copy import copy
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -25,39 +24,35 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(params=["stored", "compressed", "folder", "arrays"])
-def bytes_of_images(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def bytes_of_images(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     pixels, rest = RNG.integers(0, 256, (120, 6, 5, 3), np.uint8), beside(120)
+    data = tmp_path / "data"
+    data.mkdir()
     if request.param == "folder":
-        (tmp_path / "data").mkdir()
         for client in range(4):
             own = rest["client"] == client
-            np.savez(tmp_path / f"data/{client}.npz", image=pixels[own], label=rest["label"][own])
-        yield str(tmp_path / "data")
+            np.savez(data / f"{client}.npz", image=pixels[own], label=rest["label"][own])
     elif request.param == "arrays":
-        (tmp_path / "data").mkdir()
         for name, values in {"image": pixels, **rest}.items():
-            np.save(tmp_path / f"data/{name}.npy", values)
-        yield str(tmp_path / "data")
+            np.save(data / f"{name}.npy", values)
     else:
         save = np.savez if request.param == "stored" else np.savez_compressed
-        save(tmp_path / "data.npz", image=pixels, **rest)
-        yield str(tmp_path / "data.npz")
+        save(data / "all.npz", image=pixels, **rest)
+    return str(data)
 
 
 def beside(count: int) -> dict[str, Any]:
     return {"label": np.arange(count) % 3, "client": np.arange(count) * 4 // count}
 
 
-def mapped(data: str, split: str = "by-user", **settings: object) -> Federation:
+def held(data: str, split: str = "by-user", **settings: Any) -> Federation:
+    return build(data, split, None if split == "by-user" else 4, 0, **settings)
+
+
+def mapped(data: str, split: str = "by-user", **settings: Any) -> Federation:
     with memory_limit(0):
-        found = build(data, split, None if split == "by-user" else 4, 0, **settings)  # type: ignore[arg-type]
+        found = held(data, split, **settings)
     assert found.file is not None
-    return found
-
-
-def held(data: str, split: str = "by-user", **settings: object) -> Federation:
-    found = build(data, split, None if split == "by-user" else 4, 0, **settings)  # type: ignore[arg-type]
-    assert found.file is None
     return found
 
 

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coterie.clients.data import load
 from coterie.clients.data.agree.agreement import match_columns
@@ -53,19 +51,11 @@ def refused(data: Path) -> str:
     return sentence
 
 
-@pytest.mark.medium
-@given(order=st.permutations(WARD.columns), mixed=st.booleans())
-def test_columns_of_another_order_are_the_same_data(
-    tmp_path_factory: pytest.TempPathFactory, order: list[str], mixed: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("wards")
-    WARD.write_csv(folder / "north.csv")
-    other = WARD.select(order)
-    if mixed:
-        other.write_parquet(folder / "south.parquet")
-    else:
-        other.write_csv(folder / "south.csv")
-    data = load(str(folder))
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_of_another_order_are_the_same_data(tmp_path: Path, ending: str) -> None:
+    WARD.write_csv(tmp_path / "north.csv")
+    getattr(WARD.select(reversed(WARD.columns)), f"write_{ending}")(tmp_path / f"south.{ending}")
+    data = load(str(tmp_path))
     assert data.user_names == ("north", "south")
     assert np.array_equal(data.inputs[:12], data.inputs[12:])
     assert [column.name for column in data.preparation.columns] == ["age", "bmi", "sex"]
@@ -73,15 +63,10 @@ def test_columns_of_another_order_are_the_same_data(
     assert np.array_equal(data.inputs[:, 2], [1, 0] * 12)
 
 
-def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
+def test_a_table_and_an_array_do_not_go_together(tmp_path: Path) -> None:
     WARD.write_csv(tmp_path / "a.csv")
-    WARD.drop("bmi").write_csv(tmp_path / "b.csv")
-    assert re.search("b.csv .* bmi,", refused(tmp_path))
-    WARD.with_columns(height=pl.lit(1.8)).write_csv(tmp_path / "b.csv")
-    assert re.search("b.csv .* height,", refused(tmp_path))
     np.savez(tmp_path / "b.npz", x=np.zeros((4, 4)), y=[0, 1] * 2)
-    (tmp_path / "b.csv").unlink()
-    assert "b.npz" in refused(tmp_path)
+    assert re.search("b.npz .*features.*named columns", refused(tmp_path))
 
 
 def test_the_features_of_an_archive_may_have_names(tmp_path: Path) -> None:
@@ -107,14 +92,11 @@ def test_roles_are_recognised_everywhere_and_are_no_features(tmp_path: Path, end
         }
     )
     path = tmp_path / f"data.{ending}"
-    if ending == "csv":
-        table.write_csv(path)
-    elif ending == "parquet":
-        table.write_parquet(path)
+    if ending == "npz":
+        beside = {name: np.array(table[name].to_list()) for name in table.columns[2:]}
+        np.savez(path, x=table.select("x1", "x2").to_numpy(), **beside)  # type: ignore[arg-type]
     else:
-        given = {name: table[name].to_numpy() for name in table.columns[2:]}
-        arrays: dict[str, Any] = {k: v.astype(str) if v.dtype.kind == "O" else v for k, v in given.items()}
-        np.savez(path, x=table.select("x1", "x2").to_numpy(), **arrays)
+        getattr(table, f"write_{ending}")(path)
     data = load(str(path))
     assert data.inputs.shape == (8, 2)
     assert data.user_names == ("a", "b")
@@ -138,16 +120,8 @@ def test_segments_of_two_files_are_not_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"split": pl.Series(["train"] * 11 + ["later"])}, "split .*13 .*later; .*train, validation"),
-        ({"client": pl.lit("a"), "group": pl.Series([0] * 11 + [1])}, "'a' .*several groups"),
         ({"client": pl.Series(["a"] * 11 + [None])}, "client .*line 13"),
-        ({"user": pl.lit(1), "client": pl.lit(1)}, "client"),
-        (
-            {"age": pl.Series([None, 4, None, *range(9)])},
-            r"age .*line 2; 2 of 12 .* age \(2\); data\.missing = mean",
-        ),
         ({"sex": pl.Series(["f"] * 10 + [None, "m"])}, "sex .*line 12"),
-        ({"age": pl.Series(["7.5", "old", *map(str, range(10))])}, "age .*1 .*'old' .* 3"),
         ({"bmi": pl.Series([1e300] * 12)}, r"bmi .*1e\+300 .*line 2"),
     ],
 )
@@ -288,16 +262,14 @@ def test_no_label_is_no_class(tmp_path: Path, labels: list[Any], kept: int) -> N
     assert (f"{12 - kept} of 12" in data.notes[0]) == (kept < 12)
 
 
-@given(parts=st.lists(st.integers(1, 9), min_size=1, max_size=5), offset=st.floats(-1e3, 1e3))
-def test_sums_of_clients_are_those_of_all(parts: list[int], offset: float) -> None:
-    values = np.random.default_rng(sum(parts)).normal(offset, 2, (sum(parts), 3))
-    values[:, 2] = offset
-    clients = np.split(values, np.cumsum(parts)[:-1])
+def test_sums_of_clients_are_those_of_all() -> None:
+    values = np.random.default_rng(0).normal(700, 2, (12, 3))
+    values[:, 2] = 1 / 3
+    clients = np.split(values, [1, 5])
     sums = Sums.of(*clients)
     assert np.array_equal(sums.rows, np.sum([Sums.of(client).rows for client in clients], 0))
     assert np.allclose(sums.mean, values.mean(0))
-    assert np.allclose(sums.deviation[:2], np.maximum(values.std(0)[:2], 1e-9), rtol=1e-4) or len(values) == 1
-    assert sums.deviation[2] == 1
+    assert np.allclose(sums.deviation, [*values.std(0)[:2], 1], rtol=1e-4)
 
 
 def test_accepted_names_are_in_lower_case_and_mean_one_thing() -> None:

@@ -99,11 +99,11 @@ def names_clients(path: Path, named: Named = USUAL, labelled: bool = False) -> b
                 faults[file.name] = error
         if faults:
             first, count = next(iter(faults.values())), f"{len(faults)} of {count_of(len(members), 'file')}"
-            said = [first.problems, first.told]
-            if 2 * len(faults) < len(members):  # then no setting is at fault, whatever the advice says
+            said, few = [first.problems, first.told], 2 * len(faults) < len(members)
+            if few:  # then no setting is at fault, whatever the advice says
                 said = [[text.partition("; ")[0] for text in texts] for texts in said]
-            if len(members) > 1:
-                more = f"{count} in {path} cannot be read; mend or move away {shorten([*faults])}"
+            if few or len(faults) > 1:
+                more = f"{count} in {path} cannot be read, mend them or move them away: {shorten([*faults])}"
                 said = [[*texts, more] for texts in said]
             raise BadInput(*said)
         return True
