@@ -238,11 +238,11 @@ def _refuse_too_large(
         return
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in entry.target(features, classes, **settings).parameters())
-    what = f"network.name = {entry.name!r} has {count:,} parameters with these settings and data: "
+    copies, purpose, instead = COPIES, "training", "make it smaller"
     if is_trained:
-        require(PREDICTING_COPIES * BYTES_PER_SCALAR * count, f"{what}building it", "free memory")
-    else:
-        require(COPIES * BYTES_PER_SCALAR * count, f"{what}training it", "make it smaller")
+        copies, purpose, instead = PREDICTING_COPIES, "building", "free memory"
+    what = f"network.name = {entry.name!r} has {count:,} parameters with these settings and data: {purpose} it"
+    require(copies * BYTES_PER_SCALAR * count, what, instead)
 
 
 def _but(modules: list[str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -335,14 +334,11 @@ def divide(
 
 def _say_dealt_out(dataset: Dataset, clients: int) -> str:
     """Say that the rows of a table go to clients at random, which whoever has real clients did not mean."""
-    columns = dataset.preparation.columns
-    ends = dict(zip((each.name for each in columns), accumulate(each.width for each in columns), strict=True))
-    begins = {each.name: ends[each.name] - each.width for each in columns}
-    likely = [
-        name
-        for name in sort_places(ends)
-        if 1 < len(np.unique(dataset.inputs[:, begins[name] : ends[name]], axis=0)) < len(dataset.inputs)
-    ]
+    columns, inputs = dataset.preparation.columns, dataset.inputs
+    held = dict(
+        zip((each.name for each in columns), np.split(inputs, dataset.preparation.ends, axis=1), strict=False)
+    )
+    likely = [name for name in sort_places(held) if 1 < len(np.unique(held[name], axis=0)) < len(inputs)]
     column = f"--set client={likely[0]} if that column does" if likely else "--set client=COLUMN if a column does"
     return (
         f"nothing says whose a row of {dataset.name} is, so the rows are dealt to {count_of(clients, 'client')} at "

@@ -169,28 +169,23 @@ def propose_columns(
         if name not in names
     ]
     told: dict[str, set[str]] = {}
-    text_of: dict[str, str] = {}
-    for client in clients:
-        for column in client.columns:
-            if column.levels is not None:
-                told.setdefault(column.name, set()).update(column.levels)
-                text_of.setdefault(column.name, client.name)
+    for column in (column for client in clients for column in client.columns if column.levels is not None):
+        told.setdefault(column.name, set()).update(column.levels or ())
     found = []
     for name in names:
-        if name in levels:
-            found.append(Column(name, tuple(levels[name])))
-        elif name not in told:
-            found.append(Column(name))
-        elif len(told[name]) > MAX_LEVELS:
+        known = levels[name] if name in levels else sorted(told[name]) if name in told else None
+        found.append(Column(name, None if known is None else tuple(known)))
+        if name in levels or known is None:
+            continue
+        if len(known) > MAX_LEVELS:
             problems.append(
-                f"column {name!r} has {len(told[name]):,} values of text among the clients; there can be up to "
+                f"column {name!r} has {len(known):,} values of text among the clients; there can be up to "
                 f"{MAX_LEVELS:,}: leave it out of the data, or make it numbers"
             )
-        elif told[name]:
-            found.append(Column(name, tuple(sorted(told[name]))))
-        else:
+        elif not known:
+            whose = next(c.name for c in clients if any(o.name == name and o.levels is not None for o in c.columns))
             problems.append(
-                f"column {name!r} of client {text_of[name]} holds text, and nobody says which values it may have; "
+                f"column {name!r} of client {whose} holds text, and nobody says which values it may have; "
                 f"name them in the experiment, as in data.levels = {{{name} = ['a', 'b']}}, or have clients tell "
                 "theirs with --node-config 'tell-levels=true'"
             )

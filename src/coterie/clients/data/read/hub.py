@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,19 +84,20 @@ def download(
         raise BadInput(explain_missing(name))
     import datasets
 
-    reached = is_reachable(datasets.config.HF_ENDPOINT)
+    config, was_offline = datasets.config, datasets.config.HF_HUB_OFFLINE
+    reached = is_reachable(config.HF_ENDPOINT)
     try:
+        config.HF_HUB_OFFLINE = was_offline or not reached  # the cache is then taken, and nothing tried again
         owner, title, *configuration = repository.split("/")
         is_celeba = f"{owner}/{title}" == CELEBA
-        with _offline_unless(reached):
-            table = datasets.load_dataset(f"{owner}/{title}", *configuration, split="all" if is_celeba else split)
-        if is_celeba:
-            table = prepare_celeba(table, name)
+        table = datasets.load_dataset(f"{owner}/{title}", *configuration, split="all" if is_celeba else split)
+        return prepare_celeba(table, name) if is_celeba else table
     except Exception as error:  # noqa: BLE001  # the library lets errors of many transports and formats through
         first = next(iter(str(error).splitlines()), "")
-        why = f"{type(error).__name__}: {first}" if reached else f"{datasets.config.HF_ENDPOINT} is out of reach"
+        why = f"{type(error).__name__}: {first}" if reached else f"{config.HF_ENDPOINT} is out of reach"
         raise BadInput(f"data = {name!r} could not be loaded ({why}); {remedy}") from None
-    return table
+    finally:
+        config.HF_HUB_OFFLINE = was_offline
 
 
 def is_reachable(endpoint: str) -> bool:
@@ -112,19 +111,6 @@ def is_reachable(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextmanager
-def _offline_unless(reached: bool) -> Iterator[None]:
-    """Have the hub's library take its cache, and not try again and again, where the hub is out of reach."""
-    import datasets
-
-    was_offline = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = was_offline or not reached
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = was_offline
 
 
 def prepare_celeba(table: Any, where: str, size: int = 84, least: int = 5) -> Any:

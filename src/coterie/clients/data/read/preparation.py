@@ -74,6 +74,11 @@ class Preparation:
             for name in ([column.name] if column.levels is None else [f"{column.name}={v}" for v in column.levels])
         )
 
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where the inputs of each column end."""
+        return np.cumsum([column.width for column in self.columns])
+
 
 AS_READ = Preparation()
 """Of data without named columns: nothing is missing, and nothing standardised."""
@@ -362,8 +367,7 @@ def _count_by_column(absent: NDArray[np.bool_], known: Preparation) -> dict[str,
     """Return how many values each column lacks, whose text may be several inputs; all at once without columns."""
     if not known.columns:
         return {"": int(absent.sum())}
-    ends = np.cumsum([column.width for column in known.columns])
-    return {c.name: int(absent[:, end - 1].sum()) for c, end in zip(known.columns, ends, strict=True)}
+    return {c.name: int(absent[:, end - 1].sum()) for c, end in zip(known.columns, known.ends, strict=True)}
 
 
 def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], right: str = FINITE) -> BadInput:
@@ -371,8 +375,7 @@ def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], rig
     row, *place = (int(k) for k in np.argwhere(bad)[0])
     values = columns.features
     if known.columns:
-        ends = np.cumsum([column.width for column in known.columns])
-        name = known.columns[int(np.searchsorted(ends, place[0], side="right"))].name
+        name = known.columns[int(np.searchsorted(known.ends, place[0], side="right"))].name
         # Without names they were taken to be those columns.
         value = values[name][row] if isinstance(values, pl.DataFrame) else values[row, place[0]]
         what = "has no value" if value is None or value != value else f"is {value}"

@@ -124,17 +124,11 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def _map_new(shape: tuple[int, ...], kind: np.dtype[Any], size: int) -> NDArray[Any]:
-    where = folder()
+    where, nameless = folder(), sys.platform == "linux"
+    handle, name = None, ""
     try:
         handle, name = tempfile.mkstemp(prefix=f".coterie-{os.getpid()}-", dir=where)
-    except OSError as error:
-        raise BadInput(
-            f"samples of {size / 1e9:,.2f} GB need a file, and none can be made in {where} ({error.strerror}); let "
-            "TMPDIR name another folder, or set scale.data_mb so high that they lie in memory"
-        ) from None
-    nameless = sys.platform == "linux"
-    path = f"/proc/{os.getpid()}/fd/{handle}" if nameless else name
-    try:
+        path = f"/proc/{os.getpid()}/fd/{handle}" if nameless else name
         # All blocks at once: a process that touched a hole of a sparse file on a full disk would be killed.
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, 0, size)
@@ -142,11 +136,12 @@ def _map_new(shape: tuple[int, ...], kind: np.dtype[Any], size: int) -> NDArray[
             os.truncate(handle, size)
         values = np.memmap(path, kind, "r+", shape=shape)
     except OSError as error:
-        os.close(handle)
-        Path(name).unlink()
+        if handle is not None:
+            os.close(handle)
+            Path(name).unlink()
         raise BadInput(
-            f"samples of {size / 1e9:,.2f} GB have no room in {where} ({error.strerror}); let TMPDIR name a folder "
-            "with more, or set scale.data_mb so high that they lie in memory"
+            f"samples of {size / 1e9:,.2f} GB need a file, and {where} has no room for it ({error.strerror}); let "
+            "TMPDIR name another folder, or set scale.data_mb so high that they lie in memory"
         ) from None
     if nameless:
         Path(name).unlink()
