@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie.clients.engine import layer_gradients
 from coterie.clients.engine.chain import Chain
 from coterie.clients.engine.sequential import Sequential
-from coterie.clients.rules import Gradients, MetaTrain, Score, Train, Trained, Training
+from coterie.clients.rules import Gradients, MetaTrain, Score, Scored, Train, Trained, Training
 from coterie.clients.rules.training import Precision
 from coterie.models.layout import Layout
 from coterie.models.networks import build, channels_first
@@ -132,6 +132,8 @@ def test_training_in_bfloat16() -> None:
             for request in (Train(start), Score(start, "train"), Gradients(start))
         )
         assert isinstance(first, Trained)
+        assert isinstance(scored, Scored)
+        assert isinstance(gradients, Tensor)
         assert first.model.dtype == torch.float32
         found[precision], scores[precision], asked[precision] = first, scored.loss, gradients
     assert scores["bf16"] == scores["fp32"]

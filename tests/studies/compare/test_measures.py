@@ -176,7 +176,8 @@ def test_real_runs_are_read_as_they_tell_themselves_before_and_after_adaptation(
         results[key] = run(one.updated({"run.folder": str(tmp_path), "run.name": key}))
         finished[key] = RunFolder(results[key].folder)
     found = measure_cells(plan, finished)
-    columns = (*CLASSIFICATION.columns, "ari", "nmi", "groups", "up_bytes", "down_bytes", "simulated_seconds", "rounds")
+    columns = [*CLASSIFICATION.columns, "ari", "nmi", "groups"]
+    columns += ["up_bytes", "down_bytes", "simulated_seconds", "rounds"]
     for row in found.cells.filter(pl.col("method") != "fedavg+FT").to_dicts():
         told = results[row["key"]].summary
         assert {name: row[name] for name in columns} == {name: told[name] for name in columns}

@@ -110,7 +110,7 @@ class Engine(ABC):
     def client(self, order: Order, state: Mapping[str, Tensor]) -> Client:
         """The client an order is for, as its rule will see it."""
         if order.client not in self._sizes:
-            splits = ("train", "validation")
+            splits: tuple[Split, ...] = ("train", "validation")
             self._sizes[order.client] = tuple(self.data.slice(order.client, split)[1].shape[0] for split in splits)
         samples, validation = self._sizes[order.client]
         seed, initial = self.seed, self.initial.clone
