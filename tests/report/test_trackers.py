@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import polars as pl
 import pytest
@@ -184,33 +180,9 @@ def test_event_files_of_tensorboard_are_read_back(place: Path) -> None:
     assert {"settings/text_summary", "summary/text_summary"} <= set(texts)
 
 
-@pytest.fixture
-def server(place: Path) -> Iterator[str]:
-    """A server of MLflow on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    words += ["--backend-store-uri", "sqlite:///store.db", "--artifacts-destination", "artefacts"]
-    with (place / "server.log").open("w") as log:
-        process = subprocess.Popen([sys.executable, "-m", "mlflow", *words], stdout=log, stderr=log)
-    try:
-        for _ in range(600):
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except (URLError, OSError):
-                assert process.poll() is None, (place / "server.log").read_text()
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.mark.slow
-def test_a_server_of_mlflow_has_settings_numbers_and_files(server: str, place: Path) -> None:
-    track(f"mlflow(uri='{server}', experiment=wards)")
+def test_a_store_of_mlflow_has_settings_numbers_and_files(place: Path) -> None:
+    track("mlflow(uri='sqlite:///store.db', experiment=wards)")
     program = (
         "import json, sys\n"
         "from mlflow.tracking import MlflowClient\n"
@@ -221,7 +193,7 @@ def test_a_server_of_mlflow_has_settings_numbers_and_files(server: str, place: P
         "facts = [run.info.run_name, run.info.status, run.data.params, list(run.data.metrics)]\n"
         "print(json.dumps([*facts, history, files]))"
     )
-    name, status, settings, metrics, history, files = ask(program, server)
+    name, status, settings, metrics, history, files = ask(program, "sqlite:///store.db")
     assert (name, status) == ("told", "FINISHED")
     assert (settings["method.name"], settings["data.clients"]) == ("fesem", "4")
     assert {"group 0/accuracy", "clients/accuracy 10 percent", "final/accuracy"} <= set(metrics)
