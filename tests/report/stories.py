@@ -29,8 +29,8 @@ def everything(rounds: int, clients: int) -> Story:
         yield "temperature", "", 10.0 ** (-3 * number / rounds)
         for part in ("encoder", "decoder"):
             yield "drift / <norm>", part, float(np.sin(number / 3) + (part == "encoder"))
-        for client in range(40):
-            yield "trust", f"client {client}", float(np.cos(client) + number / rounds)
+        for own in range(40):
+            yield "trust", f"client {own}", float(np.cos(own) + number / rounds)
         if number == 1:
             yield "once", "", 1.0
 

@@ -24,17 +24,13 @@ from .stories import Story
 
 EXPERIMENT = """\
 # {name}: clustered training on rotated images
-seed = 3
-rounds = {rounds}
-
 [method]
 name = "{method}"
 clusters = {groups}
-
-[federation]
-dataset = "digits"
-clients = {clients}
 """
+
+
+PARAMETERS = 60_000
 
 
 def synthesise(
@@ -49,8 +45,6 @@ def synthesise(
     planted: int = 4,
     picture: bool = True,
     failing: bool = True,
-    parameters: int = 60_000,
-    compacted: bool = True,
     story: Story | None = None,
     newcomers: int = 0,
     until: int | None = None,
@@ -63,9 +57,7 @@ def synthesise(
     fall from 12 to below 4 while that rises.
     """
     folder = RunFolder.create(parent, name)
-    folder.write_experiment(
-        EXPERIMENT.format(name=name, method=method, rounds=rounds, groups=groups, clients=clients)
-    )
+    folder.write_experiment(EXPERIMENT.format(name=name, method=method, groups=groups))
     folder.write_environment(
         {
             "seed": 3,
@@ -90,7 +82,7 @@ def synthesise(
         took = rng.random(clients) < 0.7
         took[rng.integers(clients)] = True
         failed = took & (rng.random(clients) < 0.04) if failing else np.zeros(clients, bool)
-        size = 4 * parameters if groups else 0
+        size = 4 * PARAMETERS if groups else 0
         up, down = np.where(took & ~failed, size, 0), np.where(took, size, 0)
         ari, nmi = metrics.agreement(group, np.arange(clients) % planted if planted else None)
         values = {
@@ -131,8 +123,8 @@ def synthesise(
         transfers = [
             (number, int(i), way, what, scalars, 4 * scalars)
             for way, sent, what, scalars in (
-                ("down", took, "model", parameters),
-                ("up", took & ~failed, "model", parameters),
+                ("down", took, "model", PARAMETERS),
+                ("up", took & ~failed, "model", PARAMETERS),
                 ("up", took & ~failed, "loss", 1),
             )
             for i in np.flatnonzero(sent)
@@ -156,7 +148,7 @@ def synthesise(
         folder.write_federation(_people(clients, planted))
     if newcomers:
         folder.write_newcomers(_newcomers(clients, newcomers, planted, rng))
-    if compacted and until is None:
+    if until is None:
         folder.compact()
     folder.write_status("finished" if until is None else "interrupted", until or rounds, rounds)
     return folder
@@ -179,22 +171,13 @@ def _people(clients: int, planted: int) -> pl.DataFrame:
 
 
 def _newcomers(clients: int, count: int, planted: int, rng: np.random.Generator) -> pl.DataFrame:
-    """Newcomers of whom all but every seventh are where they belong; every ninth has no test data."""
+    """Newcomers of whom every ninth has no test data."""
     ids = np.arange(clients, clients + count)
-    arrival = np.where(ids % 7 == 0, rng.uniform(0.2, 0.5, count), rng.uniform(0.6, 0.9, count))
-    tested = ids % 9 > 0
-    frame = pl.DataFrame(
-        {
-            "client": ids,
-            "name": [f"newcomer {i}" for i in ids],
-            "true_group": ids % planted if planted else None,
-            "group": np.where(ids % 7 == 0, (ids + 1) % max(planted, 1), ids % max(planted, 1)),
-            "test_samples": np.where(tested, 30, 0),
-            "arrival": np.where(tested, arrival, np.nan),
-            "adapted": np.where(tested, np.minimum(arrival + rng.normal(0.08, 0.05, count), 1), np.nan),
-        }
-    )
-    return frame.with_columns(pl.col("arrival", "adapted").fill_nan(None)).cast(NEWCOMERS)
+    arrival = np.where(ids % 9 > 0, rng.uniform(0.3, 0.9, count), np.nan)
+    true = ids % max(planted, 1)
+    columns = {"client": ids, "name": [f"newcomer {i}" for i in ids], "true_group": true, "group": true}
+    columns |= {"test_samples": np.where(ids % 9 > 0, 30, 0), "arrival": arrival, "adapted": arrival + 0.05}
+    return pl.DataFrame(columns).fill_nan(None).cast(NEWCOMERS)
 
 
 def _picture(group: np.ndarray, number: int, rng: np.random.Generator) -> Picture:

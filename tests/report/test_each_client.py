@@ -91,20 +91,10 @@ def test_who_loses_comes_first_and_the_majority_class_is_a_line(tmp_path: Path) 
     one = synthesise(tmp_path / "a", "one", clients=10, rounds=2, picture=False)
     two = synthesise(tmp_path / "b", "one", clients=10, rounds=2, picture=False, ceiling=0.5)
     other = synthesise(tmp_path, "other", clients=10, rounds=2, picture=False)
-    people = pl.DataFrame(
-        {
-            "client": range(10),
-            "name": [f"ward {i}" for i in range(10)],
-            "true_group": [None] * 10,
-            "few_shot": [None] * 10,
-            "train": [100] * 10,
-            "validation": [0] * 10,
-            "test": [20] * 10,
-            "labels": [[100, 0]] * 4 + [[60, 40]] * 6,
-        },
-        schema=FEDERATION,
-    )
-    one.write_federation(people)
+    people = {"client": range(10), "name": [f"ward {i}" for i in range(10)], "train": [100] * 10, "test": [20] * 10}
+    people |= {"labels": [[100, 0]] * 4 + [[60, 40]] * 6, "validation": [0] * 10}
+    people |= {column: [None] * 10 for column in ("true_group", "few_shot")}
+    one.write_federation(pl.DataFrame(people, FEDERATION))
     run, *others = read_runs([one, two, other])
     found = describe_clients(run, others)
     assert found is not None

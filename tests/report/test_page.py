@@ -252,19 +252,11 @@ def test_who_was_held_out_of_training_is_beside_those_who_trained(tmp_path: Path
     # Planted group 0 is mostly in group 1, whatever the numbers, and newcomers do not vote.
     groups = [1, 0, 1, 0, 0, 0, 1, 0]
     last = folder.clients().filter(pl.col("round") == 3).with_columns(group=pl.Series(groups, dtype=pl.Int32))
-    rest = (frame.filter(pl.col("round") == 3) for frame in (folder.ledger(), folder.failures()))
-    folder.write_round(3, folder.rounds().filter(pl.col("round") == 3), last, *rest)
-    people = {
-        "client": range(8),
-        "name": [f"client {i}" for i in range(8)],
-        "true_group": [i % 2 for i in range(8)],
-    }
-    folder.write_federation(
-        pl.DataFrame(people)
-        .with_columns(**{name: pl.lit(None, kind) for name, kind in FEDERATION.items() if name not in people})
-        .select(FEDERATION.names())
-        .cast(FEDERATION)
-    )
+    sent = (frame.filter(pl.col("round") == 3) for frame in (folder.ledger(), folder.failures()))
+    folder.write_round(3, folder.rounds().filter(pl.col("round") == 3), last, *sent)
+    who = {"client": range(8), "name": [f"client {i}" for i in range(8)], "true_group": [i % 2 for i in range(8)]}
+    rest = {column: [None] * 8 for column in FEDERATION if column not in who}
+    folder.write_federation(pl.DataFrame({**who, **rest}, schema=FEDERATION))
     rows = [(20, "a", 0, 1, 10, 0.5, 0.75), (21, "b", 1, 1, 10, 0.25, None), (22, "c", 0, 1, 0, None, None)]
     folder.write_newcomers(pl.DataFrame([*rows, (23, "d", None, 1, 10, 0.75, 0.65)], NEWCOMERS, orient="row"))
     text = Reader(run_page.build(folder).read_text("utf-8")).text
