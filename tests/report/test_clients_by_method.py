@@ -26,7 +26,6 @@ from coterie.runs.folder.metrics import CLASSIFICATION, ClientScores, RunMetrics
 from coterie.studies.compare.measures import Frames, cells_schema, clients_schema, curves_schema
 from coterie.studies.compare.spec import Comparison
 from coterie.studies.compare.table import summarise
-from tests.browser import CHROMIUM, Browser
 
 from .test_page import Reader
 
@@ -233,29 +232,10 @@ def test_the_script_of_a_page_asks_no_selector_that_some_browsers_lack(tmp_path:
     assert not any(":has(" in script for script in scripts)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to open pages with")
-def test_a_page_of_many_clients_and_methods_keeps_its_column(tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_a_page_of_many_clients_and_methods_stays_light(tmp_path: Path) -> None:
     rng, clients = stream(0, "many clients by method"), 400
     methods = ["fedavg", *(f"fesem(clusters={k})" for k in range(2, 10))]
     scores = {method: [rng.binomial(20, 0.4 + 0.01 * i, clients) / 20] for i, method in enumerate(methods)}
     plan, frames = compare(scores, [20] * clients)
-    page = build(tmp_path, plan, frames, summarise(plan, frames), [])
-    assert page.stat().st_size < 3e6
-    with Browser(tmp_path / "profile") as browser:
-        for width in (1280, 400):
-            browser.resize(width)
-            browser.open(page.as_uri())
-            browser.wait("document.body && document.body.dataset.drawn")
-            right = "document.querySelector('{}').getBoundingClientRect().right"
-            assert browser.evaluate(right.format(".by-method .scroll")) <= browser.evaluate(right.format("main"))
-            browser.evaluate(
-                "(() => { const choose = document.querySelector('select'); choose.selectedIndex = 7;"
-                "choose.dispatchEvent(new Event('change', { bubbles: true })); })()"
-            )
-            shown = (
-                "[...document.querySelectorAll('.by-method tbody tr')].map(r => parseFloat(r.cells[1].innerText))"
-            )
-            gains = browser.evaluate(shown)
-            assert len(gains) == clients
-            assert gains == sorted(gains)
+    assert build(tmp_path, plan, frames, summarise(plan, frames), []).stat().st_size < 3e6

@@ -4,7 +4,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from rich.console import Console
-from rich.table import Table
 
 from coterie.report import run_tables
 from coterie.runs.folder.run_folder import RunFolder
@@ -12,10 +11,10 @@ from coterie.runs.folder.run_folder import RunFolder
 from .synthesis import synthesise
 
 
-def printed(table: Table) -> str:
-    console = Console(width=160, record=True, file=None, quiet=False)
+def printed(what: object, width: int = 200) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
-        console.print(table)
+        console.print(what)
     return capture.get()
 
 

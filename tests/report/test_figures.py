@@ -31,7 +31,8 @@ def show(figure: Figure) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_a_run_is_drawn_as_on_its_page(clustered: RunFolder, together: RunFolder) -> None:
     figures = coterie.draw(clustered, against=[together])
-    page = draw_run(*_split(read_runs([clustered, together])))
+    run, *others = read_runs([clustered, together])
+    page = draw_run(run, others)
     assert list(figures) == [figure.name for figure in page]
     assert [figure.caption for figure in figures.values()] == [figure.caption for figure in page]
     assert together.name in str(figures["accuracy"].chart.to_dict())  # type: ignore[union-attr]  # it has one
@@ -44,10 +45,6 @@ def test_charts_are_as_their_language_has_it(mixed: RunFolder) -> None:
     for figure in draw_run(read_runs([mixed])[0]):
         if figure.chart is not None:
             figure.chart.to_dict(validate=True)
-
-
-def _split(runs: list[Any]) -> tuple[Any, list[Any]]:
-    return runs[0], runs[1:]
 
 
 def test_a_diagnosis_is_drawn_as_on_its_page() -> None:

@@ -4,7 +4,6 @@ The made runs of `good` and `poor` differ as two accuracies do; the metric turns
 what is better is known, and must come out better whatever the direction.
 """
 
-import html
 import json
 import re
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
 
 from coterie.errors import BadInput
 from coterie.report import run_page, run_tables
@@ -35,6 +33,8 @@ from coterie.studies.papers.quantities import Quantity, built_in, known_measures
 
 from .drawing import charts_of
 from .synthesis import synthesise
+from .test_compare import printed
+from .test_page import Reader
 
 RMSE = RunMetric("rmse", "RMSE", "the root of the mean squared error", False, True)
 MAE = RunMetric("mae", "MAE", "the mean absolute error", False, True)
@@ -58,15 +58,7 @@ def run(parent: Path, name: str, metrics: RunMetrics, *, good: bool = True, roun
 
 def text_of(path: Path) -> str:
     """What a reader sees of a page."""
-    page = re.sub(r"<(script|style)\b.*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
-
-
-def printed(what: object, width: int = 200) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(what)
-    return capture.get()
+    return Reader(path.read_text(encoding="utf-8")).text
 
 
 def test_a_classifier_has_the_columns_that_it_always_had() -> None:
