@@ -36,7 +36,6 @@ from coterie.clients.data.read.preparation import (
     advise_standardising,
     find_columns,
     handle_missing,
-    keep_bytes,
     make_inputs,
     refuse_separated_labels,
     scale_bytes,
@@ -590,9 +589,8 @@ def check_and_convert(
     if task.tokens:
         columns = replace(columns, feature_key="tokens")
     preparation = find_columns(columns, wanted, notes)
-    inputs: NDArray[Any] | None = None if task.tokens else keep_bytes(columns, preparation, notes, standard)
-    if inputs is None:
-        inputs = make_inputs(columns, preparation, notes)
+    inputs = make_inputs(columns, preparation, notes, keep_bytes=True, standard=standard)
+    if inputs.dtype != np.uint8:
         columns, inputs = handle_missing(inputs, columns, preparation, notes, SET_MISSING)
         notes += [] if task.tokens else advise_standardising(inputs, preparation)
     if task.tokens:

@@ -146,9 +146,8 @@ def refuse_separated_labels(columns: Columns) -> None:
     labels = columns.labels
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OSU":
         return
-    if are_separated_numbers(
-        pl.Series([label for label in labels.tolist() if isinstance(label, str)], dtype=pl.String)
-    ):
+    texts = [label for label in labels.tolist() if isinstance(label, str)]
+    if are_separated_numbers(pl.Series(texts, dtype=pl.String)):
         raise BadInput(
             f"{columns.where}: the labels look like numbers; {MEND_NUMBERS}, or, if each is a class, set "
             "task.name = 'classification'"
@@ -179,10 +178,18 @@ def _refuse_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_l
         )
 
 
-def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[Any]:
+def make_inputs(
+    columns: Columns,
+    known: Preparation,
+    notes: list[str],
+    *,
+    keep_bytes: bool = False,
+    standard: Standard | None = None,
+) -> NDArray[Any]:
     """Return the features as inputs `[N, *features]`, before missing values, which are NaN, and standardising.
 
-    They are float32; tokens are int64.
+    They are float32; tokens are int64. With `keep_bytes`, 8-bit images stay bytes until a minibatch is made of
+    them, unless they are to be standardised by training samples. With a `standard` they are not scaled to 0 … 1.
 
     Columns are found by their names, in any order. What a reader might not expect is added to `notes`.
 
@@ -191,7 +198,7 @@ def make_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArr
     """
     table = columns.features
     if not isinstance(table, pl.DataFrame):
-        return _array_inputs(columns, known, notes)
+        return _array_inputs(columns, known, notes, keep_bytes, standard)
     if not known.columns:
         notes.append("the model knows no columns by name; the features were taken in the order of the file")
         known = Preparation(tuple(Column(name) for name in table.columns if name not in known.ignored))
@@ -207,28 +214,6 @@ TOKENS = ("tokens", "input_ids")
 """Names of features that are looked up, and stay whole numbers."""
 
 
-def keep_bytes(
-    columns: Columns, known: Preparation, notes: list[str], standard: Standard | None = None
-) -> NDArray[np.uint8] | None:
-    """Return 8-bit images, which stay bytes until a minibatch is made of them; None where features are no such.
-
-    What is to be standardised by training samples becomes numbers at once.
-    """
-    values = columns.features
-    if not isinstance(values, np.ndarray) or values.dtype != np.uint8 or values.ndim not in (3, 4, 5):
-        return None
-    if columns.feature_key in TOKENS:
-        return None
-    if known.columns or known.standardise != "none" or not values.size:
-        return None
-    if values.ndim == 3:
-        values = values[..., None]
-        notes.append("images without a channel axis were given one")
-    if standard is None:
-        notes.append("8-bit images were scaled to 0 … 1")
-    return values
-
-
 def scale_bytes(values: NDArray[Any], standard: Standard | None = None) -> NDArray[Any]:
     """Return inputs, made of bytes where these are some: by a dataset's standard, or scaled to 0 … 1."""
     if values.dtype != np.uint8:
@@ -240,7 +225,9 @@ def scale_bytes(values: NDArray[Any], standard: Standard | None = None) -> NDArr
     return inputs
 
 
-def _array_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDArray[Any]:
+def _array_inputs(
+    columns: Columns, known: Preparation, notes: list[str], keep_bytes: bool, standard: Standard | None
+) -> NDArray[Any]:
     """An array of features as inputs: 8-bit images scaled, images given a channel axis."""
     values = columns.features
     assert isinstance(values, np.ndarray)
@@ -257,13 +244,19 @@ def _array_inputs(columns: Columns, known: Preparation, notes: list[str]) -> NDA
         if values.dtype.kind not in "iu" or values.min(initial=0) < 0:
             raise BadInput(f"{columns.where}: {columns.feature_key} must hold whole numbers from 0 on")
         return values.astype(np.int64)
+    are_bytes = values.dtype == np.uint8 and values.ndim in (4, 5)
+    if are_bytes and standard is None:
+        notes.append("8-bit images were scaled to 0 … 1")
+    if are_bytes and keep_bytes and not known.columns and known.standardise == "none":
+        return values
     if values.dtype == np.float32 and storage.is_mapped(values) and known.missing != "zero":
         inputs = values  # nothing is written to them before they are divided, which copies
     else:
         inputs = storage.to_floats(values)
-    if values.dtype == np.uint8 and values.ndim in (4, 5):
+    if are_bytes and standard is not None:
+        inputs = standard.samples(values)
+    elif are_bytes:
         inputs /= 255
-        notes.append("8-bit images were scaled to 0 … 1")
     if known.columns:
         names = known.input_names
         if inputs.shape[1:] != (len(names),):
