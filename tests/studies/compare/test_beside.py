@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+import coterie
 from coterie.studies.compare import beside
 from coterie.studies.compare.beside import find_missing, with_baseline
-from coterie.studies.compare.compare import Compared, run_comparison
+from coterie.studies.compare.compare import Compared
 from coterie.studies.compare.folder import ComparisonFolder
 from coterie.studies.compare.spec import Comparison
 
@@ -24,7 +25,7 @@ EXPERIMENT = {
 
 def compare(folder: Path, baselines: beside.Which, methods: Any = ("ifca(clusters=2)",), **more: Any) -> Compared:
     tables = {"name": "own", "methods": list(methods), "seeds": 1, "experiment": EXPERIMENT, **more}
-    return run_comparison(tables, folder=folder, jobs=1, baselines=baselines)
+    return coterie.compare(tables, folder=folder, jobs=1, baselines=baselines)
 
 
 def rows(compared: Compared) -> list[str]:

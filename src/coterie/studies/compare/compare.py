@@ -65,14 +65,14 @@ class Compared:
 def run_comparison(
     comparison: Comparison | Mapping[str, Any],
     *,
-    folder: Path | str = "comparisons",
-    jobs: int | None = None,
-    tune: int | None = None,
-    sampler: str = GRID,
-    prune: bool = False,
-    observer: Watcher | None = None,
-    baselines: Which = "none",
-    write_report: Callable[[Compared], None] | None = None,
+    folder: Path | str,
+    jobs: int | None,
+    tune: int | None,
+    sampler: str,
+    prune: bool,
+    observer: Watcher | None,
+    baselines: Which,
+    write_report: Callable[[Compared], None],
 ) -> Compared:
     """Run every cell of a comparison that is not finished, and write its tables.
 
@@ -141,7 +141,7 @@ def run_comparison(
             sentences = dict.fromkeys(outcome.sentence for outcome in outcomes.values())
             raise BadInput([f"no cell is finished: {sentence}" for sentence in sentences])
         end_processes(kept)
-        watcher.phase("reading the runs, and writing tables and a page" if write_report else "reading the runs")
+        watcher.phase("reading the runs, and writing tables and a page")
         comparison = comparison.measured_by(shared_metrics(done.values()))
         frames = measure_cells(comparison, done)
         summary = table.summarise(comparison, frames)
@@ -155,8 +155,7 @@ def run_comparison(
         status: Status = "interrupted" if interrupted else "finished"
         warnings = [*diverged, *unmet]
         compared = Compared(comparison, where, outcomes, frames, summary, status, notes, lost, left, warnings)
-        if write_report is not None:
-            write_report(compared)
+        write_report(compared)
     return compared
 
 
