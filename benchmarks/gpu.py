@@ -105,9 +105,8 @@ PARTS = {
 def standing_in() -> Iterator[None]:
     """Let the GPU's engine compute on the CPU."""
 
-    def on_cpu(*given: Any) -> Any:
-        make: Any = OnDevice
-        return make(*given[:-2], torch.device("cpu"), given[-1])
+    def on_cpu(*given: Any, **more: Any) -> Any:
+        return OnDevice(*given, **{**more, "device": torch.device("cpu")})
 
     with patch.object(choice, "_refuse_gpu", lambda _: None), patch.object(factory, "OnDevice", on_cpu):
         yield

@@ -104,7 +104,7 @@ def check(kind: type[Sequential | Batched], name: str, training: Training, devic
         network: nn.Module = NETWORKS[name].target(features, 4)
         initial = torch.zeros(layout.size)
         data = Samples(counts, features, 4)
-        engine = OnDevice(kind, network, layout, data, training, SEED, initial, device)
+        engine = OnDevice(network, layout, data, training, SEED, initial, kind=kind, device=device)
         clients = [Client(i, 2, n, SEED, layout, training, {}, initial.clone) for i, n in enumerate(counts)]
         models = torch.zeros(3, layout.size)
         for request in requests(models, torch.zeros(solver_size(training, layout))):

@@ -32,7 +32,7 @@ def test_on_the_cpu_it_gives_the_same_bits(kind: type[Sequential | Batched], nam
     people = population(kind, training, name, counts=(20, 13, 5), features=(8, 8, 1))
     own, layout = build(name, {"hidden": [16]} if name == "mlp" else {}, (8, 8, 1), 4, SEED)
     initial = initialise(own, layout, SEED)
-    moved = OnDevice(kind, own, layout, people.data, training, SEED, initial, CPU)
+    moved = OnDevice(own, layout, people.data, training, SEED, initial, kind=kind, device=CPU)
     assert (moved.together, moved.one_process) == (people.engine.together, True)
     models = torch.stack(people.models)
     brought = Train(models[0], objective=TaskLoss(), extras={"other": models[1]})

@@ -363,5 +363,7 @@ def test_a_request_may_be_answered_by_a_number_or_nothing(kind: type[Sequential]
     people = population(kind, PLAIN.updated(batch_size=100), counts=(20, 0, 5))
     assert people.engine.answer(people.clients, [CountSamples()] * 3) == [20, None, 5]
     own, initial = people.network, people.layout.flatten(people.network)
-    on_device = OnDevice(kind, own, people.layout, people.data, PLAIN, SEED, initial, torch.device("cpu"))
+    on_device = OnDevice(
+        own, people.layout, people.data, PLAIN, SEED, initial, kind=kind, device=torch.device("cpu")
+    )
     assert on_device.answer(people.clients, [CountSamples()] * 3) == [20, None, 5]

@@ -309,7 +309,7 @@ def test_every_engine_takes_the_same_steps() -> None:
     many = population(Batched, TEN)
     many.engine.example_privacy = HIDDEN
     network, layout, cpu = one.network, one.layout, torch.device("cpu")
-    moved = OnDevice(Sequential, network, layout, one.data, TEN, SEED, one.models[0], cpu, HIDDEN)
+    moved = OnDevice(network, layout, one.data, TEN, SEED, one.models[0], HIDDEN, kind=Sequential, device=cpu)
     for other in (many, replace(one, engine=moved)):
         assert equal(trained(one), trained(other))
 

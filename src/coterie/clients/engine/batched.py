@@ -96,7 +96,8 @@ class Batched(Engine):
     training by a number of minibatches, on augmented ones or by private steps, and what brings its own algorithm.
     """
 
-    def _begin(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         layout, batch_size = self.layout, self.training.batch_size
         self._model = _stacked(self.network, layout, self.data.to_numbers)
         self._dual = Dual(self._model, layout) if isinstance(self._model, Perceptron) else None
@@ -109,6 +110,8 @@ class Batched(Engine):
             Gradients: (self._gradients_key, self._gradients),
             Score: (self._score_key, self._score),
         }
+        if not self.data.task.batchable:
+            self._kernels = {}
         self._chunk = cache(lambda f: chunk_size(layout, batch_size, activations(f)))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
@@ -171,7 +174,7 @@ class Batched(Engine):
 
     def _train_key(self, client: Client, request: Train, count: int) -> tuple[Hashable, ...] | None:
         objective = find_objective(request, self.data.task)
-        together = objective is None or (objective.batchable and self.data.task.batchable)
+        together = objective is None or objective.batchable
         if request.trained_extras or request.minibatches is not None or request.plain or not together:
             return None
         if self.data.augment is not None or self.example_privacy is not None:
@@ -193,19 +196,14 @@ class Batched(Engine):
         )
 
     def _losses_key(self, client: Client, request: Losses, count: int) -> tuple[Hashable, ...] | None:
-        if not self.data.task.batchable:
-            return None
         return padded_width(count, EVALUATION_WIDTH), len(request.models), request.split
 
     def _gradients_key(self, client: Client, request: Gradients, count: int) -> tuple[Hashable, ...] | None:
-        if not self.data.task.batchable:
-            return None
         limit = EVALUATION_WIDTH if request.full else request.size or self.training.batch_size
         return padded_width(count, limit), request.full, request.batches, request.size
 
     def _score_key(self, client: Client, request: Score, count: int) -> tuple[Hashable, ...] | None:
-        alone = request.shares is None and request.memory is None
-        if request.draws or not alone or not self.data.task.batchable:
+        if request.draws or request.shares is not None or request.memory is not None:
             return None
         return padded_width(count, EVALUATION_WIDTH), request.split
 

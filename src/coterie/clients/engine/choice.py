@@ -129,7 +129,7 @@ def _weigh(
         each = (size + batch_size * counted.written) // max(counted.operations, 1)
         sizes, busy = f"whose operations handle {each:,} numbers on average", each > OPERATION
     elif any(e.kind == "conv" for e in layout.tensors):
-        each = forward_cost(network, features).work
+        each, _ = forward_cost(network, features)
         sizes = f"with {each:,} multiply-accumulates a sample and minibatches of {batch_size}"
         busy = each > TINY or each * batch_size > CONVOLUTIONS
     else:

@@ -8,7 +8,6 @@ are twice as fast on a CPU. A signal is an image of height 1, for the same reaso
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ class Convolutional(Stacked):
 
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars that one sample leaves behind in a forward pass."""
-        return forward_cost(self._network, features).activations
+        return forward_cost(self._network, features)[1]
 
     @torch.no_grad()
     def logits(self, views: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -196,17 +195,9 @@ def is_chain(network: nn.Module, features: tuple[int, ...] = ()) -> bool:
     return gets == "flat vectors" and simple and not any(has_hooks(m) for m in network.modules())
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one sample costs in a forward pass: multiply-accumulates, and scalars that are written."""
-
-    work: int
-    activations: int
-
-
 @torch.no_grad()
-def forward_cost(network: nn.Module, features: tuple[int, ...]) -> Cost:
-    """The cost of one sample of shape `features` in a network that `is_chain`."""
+def forward_cost(network: nn.Module, features: tuple[int, ...]) -> tuple[int, int]:
+    """Multiply-accumulates of one sample of shape `features` in a network that `is_chain`, and scalars written."""
     x = channels_first(torch.zeros(1, *features))
     work, activations = 0, x.numel()
     for _, module in chain_modules(network):
@@ -214,4 +205,4 @@ def forward_cost(network: nn.Module, features: tuple[int, ...]) -> Cost:
         activations += x.numel()
         if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Linear):
             work += x.numel() * module.weight[0].numel()
-    return Cost(work, activations)
+    return work, activations

@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.clients.engine.batched import Batched
 from coterie.clients.engine.engine import Data, Engine
-from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.sequential import Sequential
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.requests import Request, Result, Split
-from coterie.clients.rules.training import Training
-from coterie.models.layout import Layout
 
 
+@dataclass(eq=False)
 class OnDevice(Engine):
     """`Sequential` or `Batched` whose tensors lie on a device; rules, and all that crosses, stay on the CPU.
 
     It is the same code as on a CPU, and on the device "cpu" gives the same bits. On a GPU it is unmeasured
     (`benchmarks.gpu` measures it): nobody has tuned it, and there are no CUDA graphs. One process owns the device.
-
-    Args:
-        kind: the engine that computes.
-        device: where it computes.
     """
 
+    kind: type[Sequential] | type[Batched] = field(kw_only=True)
+    """The engine that computes."""
+    device: torch.device = field(kw_only=True)
+    """Where it computes."""
     one_process = True
 
-    def __init__(
-        self,
-        kind: type[Sequential] | type[Batched],
-        network: nn.Module,
-        layout: Layout,
-        data: Data,
-        training: Training,
-        seed: int,
-        initial: Tensor,
-        device: torch.device,
-        example_privacy: ExamplePrivacy | None = None,
-    ) -> None:
-        super().__init__(network, layout, data, training, seed, initial, example_privacy)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        network, device = self.network, self.device
         # What a model consists of is bound to a vector on the device; step counters and masks are no part of it.
         for module in network.modules():
             module._buffers = {n: None if b is None else b.to(device) for n, b in module._buffers.items()}
@@ -54,20 +42,20 @@ class OnDevice(Engine):
         if device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False
             torch.backends.cudnn.deterministic = True
-        self._device = device
-        held = _DataOnDevice(data, device)
-        self._inner = kind(network, layout, held, training, seed, initial.to(device), example_privacy)
+        held, initial = _DataOnDevice(self.data, device), self.initial.to(device)
+        given = (network, self.layout, held, self.training, self.seed, initial, self.example_privacy)
+        self._inner = self.kind(*given)
         self.together = self._inner.together
         self.independent = self._inner.independent and device.type == "cpu"
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order."""
-        found = self._inner.answer(clients, [_move(self._device, r) for r in requests])
+        found = self._inner.answer(clients, [_move(self.device, r) for r in requests])
         return [_move(torch.device("cpu"), result) for result in found]
 
     def outputs(self, models: Tensor, inputs: Tensor, temperature: float = 1.0) -> Tensor:
         """Softmax outputs `[n, samples, classes]` at a temperature."""
-        found = self._inner.outputs(models.to(self._device), inputs.to(self._device), temperature)
+        found = self._inner.outputs(models.to(self.device), inputs.to(self.device), temperature)
         return found.cpu()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -47,6 +48,7 @@ class Data(Protocol):
         """Return stored inputs `[s, *features]` as networks take them, with the channels last."""
 
 
+@dataclass(eq=False)
 class Engine(ABC):
     """Answers requests with one network, one thread, and the data of the clients it is asked for.
 
@@ -54,42 +56,29 @@ class Engine(ABC):
         together: the number of clients that it is fastest for in one call.
         independent: whether a client's answers are the same, to the bit, whichever clients share the call.
         one_process: whether only one process may hold one, because it owns a device.
-        example_privacy: how any one training sample is hidden; None where none is.
-        initial: the model `[P]` that the network starts from.
     """
 
-    together = 1
-    independent = True
-    one_process = False
+    network: nn.Module
+    layout: Layout
+    data: Data
+    training: Training
+    seed: int
+    initial: Tensor
+    """The model `[P]` that the network starts from."""
+    example_privacy: ExamplePrivacy | None = None
+    """How any one training sample is hidden; None where none is."""
     notes: tuple[str, ...] = ()
     """What is to be said of the network: where its weights come from, and how it is called."""
     upload_noise: UploadNoise | None = None
     """What clients do to the models that they send; None for nothing."""
+    together = 1
+    independent = True
+    one_process = False
 
-    def __init__(
-        self,
-        network: nn.Module,
-        layout: Layout,
-        data: Data,
-        training: Training,
-        seed: int,
-        initial: Tensor,
-        example_privacy: ExamplePrivacy | None = None,
-    ) -> None:
-        self.network = network
-        self.layout = layout
-        self.data = data
-        self.training = training
-        self.seed = seed
-        self.batch_norm = has_batch_norm(network)
-        self.example_privacy = example_privacy
-        self.initial = initial
+    def __post_init__(self) -> None:
+        self.batch_norm = has_batch_norm(self.network)
         self._sizes: dict[int, tuple[int, ...]] = {}
         """Training and validation samples of each client that has been at work."""
-        self._begin()
-
-    def _begin(self) -> None:  # noqa: B027  # an engine may need nothing more
-        """Make what the engine keeps beside what it was given."""
 
     @abstractmethod
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:

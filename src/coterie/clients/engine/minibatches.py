@@ -139,17 +139,9 @@ def draw_samples(client: Client, request: Losses, held: Samples) -> Samples:
 
 def model_memories(requests: Sequence[Request]) -> list[Hashable]:
     """Return where the models lie that each request only reads (`memory_key`); None for one that writes to them."""
-    found: dict[int, Hashable] = {}
-    places: list[Hashable] = []
-    for request in requests:
-        if not isinstance(request, Losses | Score):
-            places.append(None)
-            continue
-        looked_at = request.models if isinstance(request, Losses) else request.model
-        if id(looked_at) not in found:
-            found[id(looked_at)] = memory_key(looked_at)
-        places.append(found[id(looked_at)])
-    return places
+    models = [r.models if isinstance(r, Losses) else r.model if isinstance(r, Score) else None for r in requests]
+    keys = {id(m): memory_key(m) for m in {id(m): m for m in models if m is not None}.values()}
+    return [keys.get(id(m)) for m in models]
 
 
 def memory_key(values: Tensor) -> Hashable:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.clients.rules.client import Client
 from coterie.clients.rules.minibatch import minibatch_ranges
@@ -73,7 +74,7 @@ class ExamplePrivacy:
             BadInput: a norm's statistics mix samples, or the arithmetic is not that of float32.
         """
         frozen = frozen_modules(network)
-        mixing = [path for path, m in network.named_modules() if _mixes(m) and m not in frozen]
+        mixing = [path for path, m in network.named_modules() if isinstance(m, _BatchNorm) and m not in frozen]
         if mixing:
             raise BadInput(
                 f"network.name = {name!r} is not possible with {HERE}: its batch normalisation ({mixing[0]}) mixes "
@@ -123,10 +124,6 @@ def count_private_steps(samples: int, batch_size: int, epochs: int, rounds: int 
     """
     steps = len(minibatch_ranges(samples, batch_size, keep_single=True))
     return PrivateSteps(min(1.0, batch_size / samples) if samples else 0.0, steps * epochs * rounds)
-
-
-def _mixes(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 def chunk_size(scalars: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,21 +46,11 @@ NO_CLASSES = np.empty(0, np.int64)
 """The counts per class where a sample is not of one."""
 
 
-class _Setup(NamedTuple):
-    """What training needs beside samples; `memory` is what the solver remembers, where that is carried over."""
-
-    training: Training
-    entries: list[Entry]
-    parameters: list[Tensor]
-    memory: Tensor | None
-    lr: float
-    solver: Solver
-
-
 class Sequential(Engine):
     """Answers requests one client at a time. Keeps one network and one flat vector."""
 
-    def _begin(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         data, precision = self.data, self.training.precision
         self._bound = BoundNetwork(self.network, self.layout, self.seed, self.initial, precision, data.task)
         self._bound.augment, self._bound.to_numbers = data.augment, data.to_numbers
@@ -95,7 +85,10 @@ class Sequential(Engine):
         known = ", ".join(kind.__name__ for kind in self._handlers)
         raise TypeError(f"a rule asked for {type(request).__name__}; an engine answers {known}, and other requests")
 
-    def _set_up(self, client: Client, request: Train) -> _Setup:
+    def _set_up(
+        self, client: Client, request: Train
+    ) -> tuple[Training, list[Entry], list[Tensor], Tensor | None, float, Solver]:
+        """Settings, what is trained as entries and tensors, the memory to carry over, learning rate and solver."""
         training, layout = self.training, self.layout
         if request.plain:
             training = training.updated(optimizer="sgd", momentum=0.0)
@@ -113,7 +106,7 @@ class Sequential(Engine):
             None if request.linear is None else [e.view(request.linear) for e in entries],
             () if memory is None else memory_views(memory, training, layout, entries),
         )
-        return _Setup(training, entries, parameters, memory, lr, solver)
+        return training, entries, parameters, memory, lr, solver
 
     def _train(self, client: Client, request: Train) -> Trained:
         if self.example_privacy is not None:

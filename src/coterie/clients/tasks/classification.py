@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from coterie.clients.tasks.task import Targets, mix_logits, mix_logs, task
-from coterie.clients.tasks.weights import WeightedTask, as_weights
+from coterie.clients.tasks.task import Known, Targets, known_names, mix_logits, mix_logs, task
+from coterie.clients.tasks.weights import WeightedTask
 from coterie.errors import BadInput, shorten
 
 
@@ -37,9 +37,7 @@ class Classification(WeightedTask):
     metrics = ("accuracy", "f1")
     measurable = ("accuracy", "balanced_accuracy", "f1", "auroc", "average_precision")
 
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Number the classes `[N]`: those that are known by name, others in sorted order (see `notes`)."""
         return self.check_weights(read_classes(values, where, notes, known))
 
@@ -47,7 +45,7 @@ class Classification(WeightedTask):
         return (outputs,)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        weights = as_weights(self.class_weights, outputs)
+        weights = self.weights_of(outputs)
         return cross_entropy(outputs, targets, weights, reduction="none", label_smoothing=self.label_smoothing)
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -91,9 +89,7 @@ class Binary(WeightedTask):
     metrics = ("auroc", "average_precision", "accuracy", "f1")
     measurable = ("accuracy", "balanced_accuracy", "f1", "auroc", "average_precision")
 
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Number the two classes `[N]`, in sorted order where their names are not known.
 
         Raises:
@@ -119,7 +115,7 @@ class Binary(WeightedTask):
         return 2, 1
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        weights = as_weights(self.class_weights, outputs)
+        weights = self.weights_of(outputs)
         each = binary_cross_entropy_with_logits(outputs.squeeze(1), targets.to(outputs.dtype), reduction="none")
         return each if weights is None else each * weights[targets]
 
@@ -140,9 +136,7 @@ class Binary(WeightedTask):
         return outputs.squeeze(1).sigmoid()
 
 
-def read_classes(
-    values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-) -> Targets:
+def read_classes(values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
     """Return labels as numbers of classes: those that are known by name, others in sorted order.
 
     Raises:
@@ -150,8 +144,7 @@ def read_classes(
     """
     if known is not None:
         called = tuple(map(str, range(known))) if isinstance(known, int) else tuple(known)
-        numbers = number_known_classes(values, where, called)
-        return Targets(numbers, len(called), len(called), None if isinstance(known, int) else called)
+        return Targets(number_known_classes(values, where, called), len(called), len(called), known_names(known))
     labels = plain_labels(values, where)
     found, numbers = np.unique(labels, return_inverse=True)
     if len(found) < 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -13,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss
 
-from coterie.clients.tasks.task import Targets, Task, mix_logits, task
+from coterie.clients.tasks.task import Known, Targets, Task, known_names, mix_logits, task
 from coterie.errors import BadInput, count_of
 
 FAR_FROM_1 = 30.0
@@ -34,9 +33,7 @@ class Multilabel(Task):
     metrics = ("f1", "auroc", "average_precision")
     measurable = ("accuracy", "balanced_accuracy", "f1", "auroc", "average_precision")
 
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Read `[N, labels]` of 0 and 1.
 
         Raises:
@@ -58,7 +55,7 @@ class Multilabel(Task):
                 f"{where}: label {column} in row {row} is {values[row, column]}; {right}",
                 told=f"label {column} in row {row} is none of these; {right}",
             )
-        return Targets(found, check_outputs(found.shape[1], where, known), names=names_of(known))
+        return Targets(found, check_outputs(found.shape[1], where, known), names=known_names(known))
 
     def shape(self, features: tuple[int, ...], outputs: int) -> tuple[int, ...]:
         return (outputs,)
@@ -101,9 +98,7 @@ class Regression(Task):
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     measurable = ("rmse", "mae", "r2")
 
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Read finite numbers `[N]` or `[N, …]`, as `[N, outputs]`.
 
         Raises:
@@ -125,7 +120,7 @@ class Regression(Task):
             )
         outputs = check_outputs(found.shape[1], where, known)
         self._check_scale(outputs)
-        return Targets(found, outputs, names=names_of(known))
+        return Targets(found, outputs, names=known_names(known))
 
     def count(self, declared: int) -> tuple[int, int]:
         found = super().count(declared)
@@ -189,19 +184,15 @@ class Regression(Task):
         return replace(self, target_scale="none").with_metrics(self.metrics)
 
     def in_own_units(self, outputs: Tensor) -> Tensor:
-        if self.target_scale in ("auto", "none"):
+        if (scale := self._scale(outputs)) is None:
             return outputs
-        mean, deviation = self._scale(outputs)
+        mean, deviation = scale
         return (outputs.flatten(1) * deviation + mean).reshape(outputs.shape)
 
-    def _scale(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and deviation of the targets `[outputs]`.
-
-        Raises:
-            ValueError: nobody has computed them.
-        """
+    def _scale(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return mean and deviation of the targets `[outputs]`, where they are known."""
         if not isinstance(self.target_scale, tuple):
-            raise ValueError("target_scale = 'global' needs the training samples of all clients")
+            return None
         mean, deviation = (torch.tensor(part, dtype=like.dtype, device=like.device) for part in self.target_scale)
         return mean, deviation
 
@@ -210,8 +201,8 @@ class Regression(Task):
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         # Like the targets, whatever shape the values of a sample have in the network.
-        if self.target_scale not in ("auto", "none"):
-            mean, deviation = self._scale(targets)
+        if (scale := self._scale(targets)) is not None:
+            mean, deviation = scale
             targets = (targets - mean) / deviation
         away = outputs.flatten(1) - targets
         if self.loss == "huber":
@@ -230,7 +221,7 @@ class Forecasting(Regression):
     metrics = ("rmse", "mae")
 
 
-def check_outputs(count: int, where: str, known: Sequence[str] | int | None) -> int:
+def check_outputs(count: int, where: str, known: Known) -> int:
     """Return how many outputs there are, which must be as many as are known.
 
     Raises:
@@ -240,8 +231,3 @@ def check_outputs(count: int, where: str, known: Sequence[str] | int | None) -> 
     if count != wanted or count < 1:
         raise BadInput(f"{where}: a sample has {count_of(count, 'target')}; it must have {max(wanted, 1)}")
     return count
-
-
-def names_of(known: Sequence[str] | int | None) -> tuple[str, ...] | None:
-    """Return what outputs are called, where they have names."""
-    return None if known is None or isinstance(known, int) else tuple(known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -12,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from coterie.clients.tasks.task import Targets, Task, mix_logs, task
-from coterie.clients.tasks.weights import WeightedTask, as_weights
+from coterie.clients.tasks.task import Known, Targets, Task, known_names, mix_logs, task
+from coterie.clients.tasks.weights import WeightedTask
 from coterie.errors import BadInput
 
 UNLABELLED = -1
@@ -33,9 +32,7 @@ class Segmentation(WeightedTask):
     metrics = ("iou", "accuracy")
     measurable = ("iou", "accuracy", "balanced_accuracy", "f1")
 
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Read the classes 0, 1, … of pixels `[N, height, width]`, -1 where there is none."""
         values = values[..., 0] if values.ndim == 4 and values.shape[-1] == 1 else values
         return self.check_weights(read_places(values, 3, where, "segmentation", "pixel", known))
@@ -44,7 +41,7 @@ class Segmentation(WeightedTask):
         return (outputs, *features[:2])
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return mean_over_places(outputs, targets, as_weights(self.class_weights, outputs))
+        return mean_over_places(outputs, targets, self.weights_of(outputs))
 
     def predict(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)
@@ -75,9 +72,7 @@ class Language(Task):
     metrics = ("perplexity", "accuracy")
     measurable = ("perplexity", "accuracy")
 
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Read the next tokens 0, 1, … `[N, length]`, -1 where a text has ended."""
         found = read_places(values, 2, where, "language", "place of a text", known)
         if self.padding is None:
@@ -104,9 +99,7 @@ class Language(Task):
         return outputs
 
 
-def read_places(
-    values: NDArray[Any], axes: int, where: str, name: str, place: str, known: Sequence[str] | int | None
-) -> Targets:
+def read_places(values: NDArray[Any], axes: int, where: str, name: str, place: str, known: Known) -> Targets:
     """Return the classes of all places, of which there are as many as are known, or as the highest says.
 
     Raises:
@@ -127,7 +120,7 @@ def read_places(
         raise BadInput(f"{where}: label holds {highest}; it must be below {count}")
     if count < 2:
         raise BadInput(f"{where}: label holds nothing above {highest}; there must be at least two classes")
-    return Targets(found, count, names=None if known is None or isinstance(known, int) else tuple(known))
+    return Targets(found, count, names=known_names(known))
 
 
 def mean_over_places(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:

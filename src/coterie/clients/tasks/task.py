@@ -20,6 +20,10 @@ TASKS: Catalog = Catalog("task", group="coterie.tasks", must_be="coterie.clients
 """Every task by name: frozen dataclasses with plain settings."""
 
 
+Known = Sequence[str] | int | None
+"""How many classes or outputs there are, or what they are called; None where that is not known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Targets:
     """The targets of all samples, as the loss takes them.
@@ -65,9 +69,7 @@ class Task(ABC):
     """The metrics that mean something for it; all, where there are none."""
 
     @abstractmethod
-    def read_targets(
-        self, values: NDArray[Any], where: str, notes: list[str], known: Sequence[str] | int | None = None
-    ) -> Targets:
+    def read_targets(self, values: NDArray[Any], where: str, notes: list[str], known: Known = None) -> Targets:
         """Check and convert the raw targets of all samples.
 
         Args:
@@ -180,6 +182,11 @@ class Task(ABC):
     def scores(self, outputs: Tensor) -> Tensor:
         """Return what metrics that take a `score` are computed of, `[B, …]`; by itself, what is predicted."""
         return self.predict(outputs)
+
+
+def known_names(known: Known) -> tuple[str, ...] | None:
+    """Return what classes or outputs are called, where they have names."""
+    return None if known is None or isinstance(known, int) else tuple(known)
 
 
 def mix_logs(logs: Tensor, shares: Tensor) -> Tensor:

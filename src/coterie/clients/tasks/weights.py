@@ -42,9 +42,24 @@ class WeightedTask(Task):
         Raises:
             BadInput: there are more or fewer weights than classes, or weights that are none.
         """
-        if wrong := find_wrong_weights(self.class_weights, self.distribution_size(found.outputs)):
-            raise BadInput(wrong)
+        weights, classes = self.class_weights, self.distribution_size(found.outputs)
+        if not isinstance(weights, tuple):
+            return found
+        if len(weights) != classes:
+            raise BadInput(
+                f"task.class_weights has {len(weights)} numbers; it must have {classes}, one for each class"
+            )
+        if min(weights) < 0 or max(weights) <= 0:
+            raise BadInput(
+                f"task.class_weights = {list(weights)} is not possible; none may be below 0, and one must be above"
+            )
         return found
+
+    def weights_of(self, outputs: Tensor) -> Tensor | None:
+        """Return the weights as a tensor like the outputs; None where all classes count alike."""
+        if not isinstance(self.class_weights, tuple):
+            return None
+        return torch.tensor(self.class_weights, dtype=outputs.dtype, device=outputs.device)
 
 
 def balance(targets: NDArray[Any], classes: int) -> tuple[float, ...]:
@@ -57,27 +72,3 @@ def balance(targets: NDArray[Any], classes: int) -> tuple[float, ...]:
     there = counts > 0
     weights = np.where(there, counts.sum() / (max(there.sum(), 1) * np.maximum(counts, 1)), 1.0)
     return tuple(float(weight) for weight in weights)
-
-
-def as_weights(weights: Literal["none", "balanced"] | tuple[float, ...], like: Tensor) -> Tensor | None:
-    """Return the weights as a tensor on the device of another one; None where all classes count alike.
-
-    Raises:
-        ValueError: nobody has counted the samples of each class.
-    """
-    if isinstance(weights, tuple):
-        return torch.tensor(weights, dtype=like.dtype, device=like.device)
-    if weights == "balanced":
-        raise ValueError("class_weights = 'balanced' needs the training samples of all clients")
-    return None
-
-
-def find_wrong_weights(weights: Literal["none", "balanced"] | tuple[float, ...], classes: int) -> str:
-    """Return what is wrong with weights for so many classes, in one sentence; empty where nothing is."""
-    if not isinstance(weights, tuple):
-        return ""
-    if len(weights) != classes:
-        return f"task.class_weights has {len(weights)} numbers; it must have {classes}, one for each class"
-    if min(weights) < 0 or max(weights) <= 0:
-        return f"task.class_weights = {list(weights)} is not possible; none may be below 0, and one must be above"
-    return ""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.choice import LARGEST_CHUNK, choose_engine
 from coterie.clients.engine.engine import Data, Engine, check_output_shape
-from coterie.clients.engine.factory import make_engine
+from coterie.clients.engine.factory import engine_class
 from coterie.clients.engine.private_steps import ExamplePrivacy
 from coterie.clients.engine.upload_noise import UploadNoise
 from coterie.clients.rules.rule import Answer, Order
@@ -82,8 +82,7 @@ class EngineSpec:
             augmented,
             private=privacy is not None,
         )
-        engine = make_engine(
-            name,
+        return engine_class(name, built.network, self.training)(
             built.network,
             built.layout,
             self.data,
@@ -91,9 +90,9 @@ class EngineSpec:
             self.seed,
             built.initial,
             privacy,
+            built.notes,
+            self.upload_noise,
         )
-        engine.notes, engine.upload_noise = built.notes, self.upload_noise
-        return engine
 
     def prepared(self) -> EngineSpec:
         """The specification with the network built, where it is no registered one as it is registered.
