@@ -10,10 +10,9 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.clients.rules import Gradients, LocalUpdate, Train
+from coterie.clients.rules import Gradients, Train
 from coterie.clients.rules.gradient import CorrectedUpdate
-from coterie.grouping.aggregate import group_means, mean, trimmed_means
-from coterie.grouping.cluster import kmeans
+from coterie.grouping.aggregate import mean, trimmed_means
 from coterie.methods import Cohort, FedAvg
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.feddane import FedDANE
@@ -23,12 +22,10 @@ from coterie.methods.fedsgd import FedSGD
 from coterie.methods.one_model import GlobalState
 from coterie.methods.robust_tkm import RobustTKM
 from coterie.randomness import stream
-from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, train
-from tests.survival import SIZES, asked, kept, local
+from tests.survival import SIZES, asked, kept
 
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9, epochs=2)
-both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
 
 
@@ -73,17 +70,6 @@ def test_fedsgd_6_1_is_fedavg_with_one_full_batch_step(network: str, participati
 # ---- FedProx
 
 
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@some_or_all
-def test_fedprox_6_3_without_a_pull_is_fedavg(engine: str, participation: float) -> None:
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"training": MOMENTUM, "participation": participation, "engine": engine}
-    fedprox, fedavg = train(FedProx(mu=0.0), federation, 4, **settings), train(FedAvg(), federation, 4, **settings)
-    assert_same_models(fedprox, fedavg)
-
-
 def test_fedprox_6_3() -> None:
     """mu (w - W) is added to every gradient: nothing in the first step, something in the second."""
     run = train(FedProx(mu=0.7), planted("feature"), 1, training=TRAINING.updated(epochs=2, batch_size=100))
@@ -109,17 +95,6 @@ def test_fedprox_6_3_a_stronger_pull_stays_closer() -> None:
 
 
 # ---- FedDist
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@some_or_all
-def test_feddist_6_17_of_step_one_is_fedavg(engine: str, participation: float) -> None:
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"training": MOMENTUM, "participation": participation, "engine": engine}
-    feddist = train(FedDist(weights="samples", kappa=1.0), federation, 4, **settings)
-    assert_same_models(feddist, train(FedAvg(), federation, 4, **settings))
 
 
 @pytest.mark.parametrize(
@@ -198,22 +173,6 @@ def test_feddane_6_16(cohorts: Any) -> None:
     assert kept(run, "received") == kept(run, "gradient") == [None] * 20  # a round's memory ends with it
 
 
-@pytest.mark.medium
-@some_or_all
-def test_feddane_6_16_bytes(participation: float) -> None:
-    """Up 2 m P b; down 2 m P b, or 3 m P b where the cohorts are drawn apart."""
-    for cohorts, down in (("same", 2), ("independent", 3)):
-        run = train(FedDANE(cohorts=cohorts), planted("feature"), 2, participation=participation)  # type: ignore[arg-type]
-        size, m = run.server.layout.size, round(20 * participation)
-        for number in (1, 2):
-            assert run.bytes("up", number) == 2 * m * size * 4
-            assert run.bytes("down", number) == down * m * size * 4
-    run = train(FedDANE(), planted("feature"), 1, network="narrow-batch-norm")
-    layout = run.server.layout
-    assert layout.size > layout.trainable.size
-    assert run.bytes("up", 1) == run.bytes("down", 1) == 20 * (layout.size + layout.trainable.size) * 4
-
-
 def test_feddane_who_left_after_the_first_exchange_is_not_asked_again() -> None:
     run = train(FedDANE(), planted("feature"), 3, client_dropout=0.4)
     for (_, first), (exchange, second) in run.asked:
@@ -223,39 +182,6 @@ def test_feddane_who_left_after_the_first_exchange_is_not_asked_again() -> None:
 
 
 # ---- Robust-TKM
-
-
-@pytest.mark.medium
-@both_engines
-def test_robust_tkm_6_15_of_one_cluster_without_trimming_is_fedavg(engine: str) -> None:
-    federation = planted("feature", sizes=SIZES)
-    method = RobustTKM(clusters=1, trim=0.0, kmeans_trim=0.0, local_epochs=2)
-    robust = train(method, federation, 4, training=MOMENTUM, engine=engine)
-    fedavg = train(FedAvg(weights="uniform"), federation, 4, training=MOMENTUM, engine=engine)
-    for ours, theirs in zip(robust.states, fedavg.states, strict=True):
-        assert torch.equal(ours.models, theirs.model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["sequential"])
-def test_robust_tkm_6_15_without_trimming_is_kmeans_once_and_fedavg_in_each_cluster(engine: str) -> None:
-    federation = planted("feature", sizes=SIZES)
-    run = train(RobustTKM(trim=0.0, kmeans_trim=0.0), federation, 4, engine=engine, participation=0.7)
-    other = train(FedAvg(), federation, 1, training=TRAINING.updated(epochs=20), engine=engine)
-    ((_, uploads),) = other.asked[0]
-    groups = kmeans(uploads.models, 4, 20, np.random.default_rng(0))
-    assert run.groups().tolist() == groups.tolist()
-    models = group_means(uploads.models, groups, torch.zeros_like(run.state.models))
-    assert torch.equal(run.states[1].models, models)
-    runtime = train(FedAvg(), federation, 0, engine=engine).runtime
-    for number in (2, 3, 4):
-        ((exchange, _),) = run.asked[number - 1]
-        clients = exchange.clients
-        runtime.begin_round(number)
-        replies = runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send(models, groups[clients])}))
-        assert isinstance(replies, Replies)
-        models = group_means(replies.models, groups[clients], models)
-        assert torch.equal(run.states[number].models, models)
 
 
 @pytest.mark.slow
@@ -288,31 +214,3 @@ def test_robust_tkm_6_15_withstands_byzantine_clients() -> None:
     assert run.accuracy()[honest].mean() > 0.9
     plain = train(RobustTKM(clusters=2, trim=0.0, kmeans_trim=0.0), federation, 6)
     assert plain.accuracy()[honest].mean() < run.accuracy()[honest].mean() - 0.1
-
-
-@pytest.mark.slow
-def test_robust_tkm_6_15_groups_are_fixed_and_late_clients_join_the_nearest_centre() -> None:
-    run = train(RobustTKM(), planted("feature"), 6, client_dropout=0.3)
-    missed = run.states[1].groups < 0
-    assert 0 < missed.sum() < 20
-    for before, after in zip(run.states[1:], run.states[2:], strict=False):
-        settled = before.groups >= 0
-        assert (after.groups[settled] == before.groups[settled]).all()
-        assert torch.equal(after.centres, before.centres)
-    assert run.ari() == 1.0
-    runtime = local(run)
-    runtime.client_dropout = 0.0
-    runtime.begin_round(7)
-    joined = drive(run.method.newcomer(run.state, np.array([1, 4, 6]), run.server), runtime.answer)
-    assert joined.groups.tolist() == run.groups()[[1, 4, 6]].tolist()
-    assert torch.equal(joined.models, run.state.models)
-
-
-@some_or_all
-def test_robust_tkm_6_15_bytes(participation: float) -> None:
-    """The first round n P b each way, every other m P b."""
-    run = train(RobustTKM(local_epochs=1), planted("feature"), 3, participation=participation)
-    size, m = run.server.layout.size, round(20 * participation)
-    assert run.bytes("up", 1) == run.bytes("down", 1) == 20 * size * 4
-    for number in (2, 3):
-        assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4

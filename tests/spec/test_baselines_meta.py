@@ -18,7 +18,6 @@ from coterie.clients.rules.minibatch import Batch, Samples
 from coterie.grouping.aggregate import mean
 from coterie.methods import FedAvg, Method
 from coterie.methods.per_fedavg import PerFedAvg
-from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, planted, train
 from tests.survival import SIZES, asked
 
@@ -132,10 +131,3 @@ def test_per_fedavg_6_9_is_better_after_a_step_than_before(name: str) -> None:
     assert run.accuracy().mean() == accuracy(1) > accuracy(0) + 0.1
     assert accuracy(5) > accuracy(0) + 0.2
     assert accuracy(5) > plain.accuracy().mean() + 0.2
-
-
-def test_per_fedavg_6_9_newcomers_are_served_the_model() -> None:
-    run = train(PerFedAvg(), planted("feature"), 2)
-    joined = drive(run.method.newcomer(run.state, np.array([3, 4]), run.server), run.runtime.answer)
-    assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
-    assert joined.groups.tolist() == [0, 0]

@@ -14,7 +14,7 @@ from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.requests import Losses
 from coterie.errors import BadInput
 from coterie.grouping.aggregate import mean
-from coterie.methods import FedAvg, LocalOnly, Method, Needs
+from coterie.methods import FedAvg, Method, Needs
 from coterie.methods.ditto import CANDIDATES, Ditto
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedper import FedPer
@@ -37,7 +37,6 @@ METHODS: dict[str, Method[Any]] = {
     "fedbabu": FedBABU(lr_drops=(1, 3)),
 }
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
-both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 some_or_all = pytest.mark.parametrize("participation", [1.0, 0.5])
 
 
@@ -73,22 +72,6 @@ def test_private_layers_beyond_the_network_are_refused() -> None:
 # ---- Ditto
 
 
-@pytest.mark.slow
-@both_engines
-def test_ditto_6_4_without_a_pull_is_fedavg_and_local_only(engine: str) -> None:
-    """Its W is FedAvg's whatever the pull; without one, v_i is what client i trains alone."""
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"training": MOMENTUM.updated(epochs=2), "engine": engine}
-    ditto = train(Ditto(lam=0.0, personal_epochs=2), federation, 4, **settings)
-    fedavg, alone = train(FedAvg(), federation, 4, **settings), train(LocalOnly(), federation, 4, **settings)
-    assert torch.equal(own(ditto, "personal"), own(alone))
-    assert torch.equal(ditto.served(), alone.served())
-    assert ditto.accuracy().tolist() == alone.accuracy().tolist()
-    pulled = train(Ditto(lam=0.5), federation, 4, **settings)
-    for ours, also, theirs in zip(ditto.states, pulled.states, fedavg.states, strict=True):
-        assert torch.equal(ours.model, theirs.model) and torch.equal(also.model, theirs.model)  # noqa: PT018
-
-
 def test_ditto_6_4() -> None:
     """v <- v - lr (grad F_i(v) + lam (v - W)), W as received in the round; one step a round, two rounds."""
     run = train(Ditto(lam=0.7), planted("feature"), 2, training=TRAINING.updated(batch_size=100))
@@ -99,15 +82,6 @@ def test_ditto_6_4() -> None:
             gradient = asked(run, client, number, Gradients(v, full=True))[0]
             v = v - 0.1 * (gradient + 0.7 * (v - received))
         torch.testing.assert_close(own(run, "personal")[client], v, atol=1e-6, rtol=0)
-
-
-@pytest.mark.medium
-def test_ditto_6_4_both_models_take_equal_iterations() -> None:
-    """Whatever the epochs of a round are: without a pull the personal model is what the client trains alone."""
-    settings: dict[str, Any] = {"training": TRAINING.updated(epochs=3), "participation": 0.5}
-    run = train(Ditto(lam=0.0), planted("feature"), 3, **settings)
-    alone = train(LocalOnly(), planted("feature"), 3, **settings)
-    assert torch.equal(run.served(), alone.served())
 
 
 @pytest.mark.medium
@@ -166,17 +140,6 @@ def test_ditto_6_4_serves_the_personal_model_or_the_global_one() -> None:
 # ---- FedPer and FedRep
 
 
-@both_engines
-def test_fedper_6_5_with_everything_private_is_local_only(engine: str) -> None:
-    federation = planted("feature", sizes=SIZES)
-    fedper = train(FedPer(private=2), federation, 4, training=MOMENTUM, engine=engine)
-    alone = train(LocalOnly(), federation, 4, training=MOMENTUM, engine=engine)
-    assert torch.equal(own(fedper), own(alone))
-    assert torch.equal(fedper.served(), alone.served())
-    assert fedper.accuracy().tolist() == alone.accuracy().tolist()
-    assert {(way, what) for rows in fedper.ledgers for _, way, what, n in rows if n} == {("down", "initial")}
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
 def test_fedper_6_5(network: str) -> None:
@@ -199,18 +162,6 @@ def test_fedper_6_5(network: str) -> None:
     newcomer = drive(run.method.newcomer(run.state, np.array([5]), run.server), run.runtime.answer)
     expected = body(run).copy(run.server.initial(0)[None], run.state.model)
     assert torch.equal(newcomer.models[newcomer.served], expected)
-
-
-@both_engines
-def test_fedrep_6_6_trained_together_is_fedper(engine: str) -> None:
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": 0.5}
-    fedrep = train(FedRep(phases="joint"), federation, 4, **settings)
-    fedper = train(FedPer(), federation, 4, **settings)
-    for ours, theirs in zip(fedrep.states, fedper.states, strict=True):
-        assert torch.equal(ours.model, theirs.model)
-        assert (ours.started == theirs.started).all()
-    assert torch.equal(fedrep.served(), fedper.served())
 
 
 @pytest.mark.slow
@@ -250,8 +201,6 @@ def test_fedrep_6_6_everybody_trains_the_head_in_the_end(network: str) -> None:
         now = runtime.states.of(client).get("model")
         assert (now is None) == (model is None)
         assert model is None or torch.equal(now, model)  # type: ignore[arg-type]  # both are there
-    off = FedRep(last_head=False).evaluation(run.state, run.server, everyone, last=True)
-    assert off.rule == run.method.evaluation(run.state, run.server, everyone).rule
 
 
 @pytest.mark.medium
@@ -287,25 +236,6 @@ def _assert_bytes(run: Trained, shared: Part, m: int, first: int = 1) -> None:
 
 
 # ---- LG-FedAvg
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@some_or_all
-def test_lg_fedavg_6_7_begins_as_fedavg(engine: str, participation: float) -> None:
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": participation}
-    lg = train(LGFedAvg(layers=1), federation, 4, **settings)
-    fedavg = train(FedAvg(), federation, 4, **settings)
-    for ours, theirs in zip(lg.states, fedavg.states, strict=True):
-        assert torch.equal(ours.model, theirs.model)
-    assert torch.equal(lg.served(), fedavg.served())
-    assert lg.accuracy().tolist() == fedavg.accuracy().tolist()
-    shared = train(LGFedAvg(layers=2, pretrain=0), federation, 4, **settings)
-    uniform = train(FedAvg(weights="uniform"), federation, 4, **settings)
-    for ours, theirs in zip(shared.states, uniform.states, strict=True):
-        assert torch.equal(ours.model, theirs.model)
 
 
 @pytest.mark.medium

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,19 +49,6 @@ def test_flis_6_13_of_one_neighbourhood_is_fedavg(engine: str, mode: Any) -> Non
     for ours, theirs in zip(flis.asked, fedavg.asked, strict=True):
         assert torch.equal(ours[-1][1].models, theirs[-1][1].models)
     assert flis.accuracy().tolist() == fedavg.accuracy().tolist()
-
-
-@pytest.mark.medium
-@both_engines
-def test_flis_6_13_of_neighbourhoods_of_one_is_local_only(engine: str) -> None:
-    """Nobody predicts just as another does."""
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"training": LONGER, "engine": engine}
-    flis = train(FLIS(mode="hc", join="threshold", threshold=1.0), federation, 4, **settings)
-    alone = train(LocalOnly(), federation, 4, **settings)
-    assert len(np.unique(flis.groups())) == 20
-    assert torch.equal(flis.served(), alone.served())
-    assert flis.accuracy().tolist() == alone.accuracy().tolist()
 
 
 def predicted(run: Trained, models: Tensor) -> list[Tensor]:
@@ -215,27 +202,6 @@ def test_flis_6_13_newcomers_train_the_cluster_model_that_suits_them() -> None:
     assert joined.groups.tolist() == [2]
     expected = asked(run, 6, 3, Train(run.state.models[2])).model
     assert torch.equal(joined.models[joined.served[0]], expected)
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@some_or_all
-@both_modes
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
-def test_flis_6_13_bytes(mode: Any, network: str, participation: float) -> None:
-    """hc: m P b each way, and n P b once; dc: all K models down. The predictions are the server's own."""
-    run = train(FLIS(mode=mode), planted("feature"), 3, participation=participation, network=network)
-    one = run.server.layout.size * 4
-    m, models = round(20 * participation), [len(state.models) if mode == "dc" else 1 for state in run.states]
-    for number in (1, 2, 3):
-        once = 20 * one if (mode, number) == ("hc", 1) else 0
-        assert run.bytes("up", number) == m * one + once
-        assert run.bytes("down", number) == m * models[number - 1] * one + once
-    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"} | (
-        {"models"} if mode == "dc" else set()
-    )
-    pairs: Literal["everybody", "cohort"] = "everybody" if mode == "hc" else "cohort"
-    assert replace(run.method.needs, models="") == Needs(public=2500, distributions=True, pairs=pairs)
 
 
 # ---- ClusterFL

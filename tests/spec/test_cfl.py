@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from coterie.grouping.affinity import cosines, pairwise_distances
 from coterie.grouping.cluster import bipartition
 from coterie.grouping.layers import every_layer
-from coterie.methods import METHODS, FedAvg
+from coterie.methods import METHODS
 from coterie.methods.adacfl import AdaCFL
 from coterie.methods.cfl import CFL
 from coterie.methods.layercfl import LayerCFL
@@ -33,8 +32,6 @@ FESEM = CFL(
     cooldown=1_000_000,
 )
 """CFL as FeSEM's authors compared with it (6.10)."""
-
-both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -79,19 +76,6 @@ def test_layercfl_4_8_1(weights: Any, participation: float, engine: str) -> None
     for run in (layercfl, cfl):
         expected = partitions(run, run.server.layout.trainable, **gates, uniform=weights == "uniform")
         assert tree_of(run) == expected
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@pytest.mark.parametrize("method", [CFL, AdaCFL])
-def test_cfl_6_10_without_eps1_is_fedavg(method: type[CFL], engine: str) -> None:
-    federation = planted("incongruent", sizes=SIZES)
-    for weights in ("samples", "uniform"):
-        ours = train(method(eps1=0.0, t_min=1, weights=weights), federation, 4, engine=engine)
-        theirs = train(FedAvg(weights=weights), federation, 4, engine=engine)
-        for own, other in zip(ours.states, theirs.states, strict=True):
-            assert torch.equal(own.models, other.model)
 
 
 @pytest.mark.slow

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from coterie.clients.rules import LocalUpdate
 from coterie.grouping.aggregate import group_means
-from coterie.methods import CFLGP, FedAvg
+from coterie.methods import CFLGP
 from coterie.methods.exchange import Exchange, Replies, Send
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, planted, train
+from tests.federated import planted, train
 from tests.survival import SIZES, local
-
-MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@pytest.mark.parametrize("engine", ["sequential", "batched"])
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_cfl_gp_7_8_of_one_cluster_is_fedavg(engine: str, participation: float) -> None:
-    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": participation}
-    federation = planted("feature", sizes=SIZES)
-    ours = train(CFLGP(clusters=1), federation, 3, **settings)
-    fedavg = train(FedAvg(weights="uniform"), federation, 3, **settings)
-    for one, other in zip(ours.states, fedavg.states, strict=True):
-        assert torch.equal(one.models, other.model)
 
 
 @pytest.mark.medium
@@ -61,15 +44,6 @@ def test_cfl_gp_7_8_trains_each_cluster_from_its_own_model() -> None:
         trained = runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send(before.models, groups[clients])}))
         assert isinstance(trained, Replies)
         assert torch.equal(run.states[number].models, group_means(trained.models, groups[clients], before.models))
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("kind", ["feature", "label", "incongruent"])
-@pytest.mark.parametrize("groups", [2, 4])
-def test_cfl_gp_7_8_finds_planted_groups(kind: str, groups: int) -> None:
-    run = train(CFLGP(clusters=groups, until=8), planted(kind, groups), 9, participation=0.5)
-    assert run.ari() == 1.0
-    assert all((state.groups == run.groups()).all() for state in run.states[1:])
 
 
 @pytest.mark.medium

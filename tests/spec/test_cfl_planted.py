@@ -16,7 +16,6 @@ from coterie.methods.layercfl import LayerCFL
 from tests.federated import TRAINING, Trained, planted, train
 
 ALL: list[type[CFL]] = [CFL, LayerCFL, AdaCFL]
-each_method = pytest.mark.parametrize("method", ALL)
 
 
 def digits(split: str, clients: int = 20, seed: int = 0, sizes: tuple[int, ...] = ()) -> Federation:

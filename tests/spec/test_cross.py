@@ -69,7 +69,6 @@ from coterie.methods import (
     StoCFL,
 )
 from tests.federated import TRAINING, planted, same, train
-from tests.splitting import DECAY, QUICK
 
 METHODS: dict[str, Method[Any]] = {
     "fedavg": FedAvg(),
@@ -89,7 +88,6 @@ METHODS: dict[str, Method[Any]] = {
     "ifca-kmeans": IFCA(clusters=3, init="kmeans", weights="samples"),
     "fesem": FeSEM(clusters=3),
     "fesem-options": FeSEM(clusters=3, weights="samples", members="participants", signal="last_kernel"),
-    "fesem-update-aware": FeSEM(clusters=3, e_step="update_aware"),
     "fesem-ma": FeSEMMA(clusters=3),
     "fedcps": FedCPS(personal_layers=1, init="redraw"),
     "fedcps-options": FedCPS(init="kmeans", window=1, weights="samples"),
@@ -143,52 +141,11 @@ FEW = 8
 """Clients, where what is compared does not depend on how many there are."""
 IN_PROCESSES = (
     *("apfl", "fedala", "knn-per"),
-    *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl"),
+    *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fedtsdp-options", "dcpfl"),
     *("pacfl", "fedrc", "fedsoft", "stocfl", "flux"),
 )
 """Methods whose clients keep, choose, tell or train differently; all others run the same rules."""
 every_method = pytest.mark.parametrize("name", METHODS)
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_cross_8_1_ifca_of_one_model_is_fedavg(weights: Any, participation: float) -> None:
-    federation = planted("feature", sizes=SIZES)
-    ifca = train(IFCA(clusters=1, weights=weights), federation, 4, participation=participation)
-    fedavg = train(FedAvg(weights=weights), federation, 4, participation=participation)
-    for ours, theirs in zip(ifca.states, fedavg.states, strict=True):
-        assert torch.equal(ours.models, theirs.model)
-
-
-@pytest.mark.medium
-def test_cross_8_1_fesem_of_one_centre_is_fedavg() -> None:
-    federation = planted("feature", sizes=SIZES)
-    training = TRAINING.updated(momentum=0.5, lr_decay=0.9, epochs=2)
-    fesem = train(FeSEM(clusters=1, mu=0.0, warm_up=0, weights="samples"), federation, 4, training=training)
-    fedavg = train(FedAvg(), federation, 4, training=training)
-    for ours, theirs in zip(fesem.states, fedavg.states, strict=True):
-        assert torch.equal(ours.centres, theirs.model)
-
-
-@pytest.mark.medium
-def test_cross_8_1_fesem_of_n_centres_is_local_only() -> None:
-    federation = planted("feature", sizes=SIZES)
-    fesem = train(FeSEM(clusters=20, mu=0.0, warm_up=0), federation, 4)
-    alone = train(LocalOnly(), federation, 4)
-    assert torch.equal(fesem.served(), alone.served())
-    assert fesem.accuracy().tolist() == alone.accuracy().tolist()
-
-
-def test_cross_8_1_holds_for_the_batched_engine() -> None:
-    """Batched, the reductions are still bit for bit: nobody depends on who shares a kernel."""
-    federation = planted("feature", sizes=SIZES)
-    fedavg = train(FedAvg(weights="uniform"), federation, 3, engine="batched")
-    fesem = train(FeSEM(clusters=1, mu=0.0, warm_up=0), federation, 3, engine="batched")
-    ifca = train(IFCA(clusters=1), federation, 3, engine="batched")
-    assert torch.equal(fesem.state.centres, fedavg.state.model)
-    assert torch.equal(ifca.state.models, fedavg.state.model)
 
 
 @pytest.mark.medium
@@ -256,36 +213,6 @@ def test_cross_8_4() -> None:
         for s in range(4)
     ]
     assert abs(np.mean(found)) < 0.15
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_cross_8_5(participation: float) -> None:
-    """FeSEM's ledger: n P b each way in the warm-up, m P b each way in every other round."""
-    run = train(FeSEM(clusters=4), planted("feature"), 3, participation=participation)
-    size, m = run.server.layout.size, round(20 * participation)
-    assert run.bytes("up", 1) == run.bytes("down", 1) == 20 * size * 4
-    for number in (2, 3):
-        assert run.bytes("up", number) == run.bytes("down", number) == m * size * 4
-    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model"}
-
-
-ONE_MODEL_EACH_WAY: list[Method[Any]] = [
-    *(FedAvg(), FedSGD(), FedProx(), FedDist(), PerFedAvg(), PerFedAvg(order="hf"), Ditto(dynamic=True)),
-    *(CFL(**QUICK), AdaCFL(**QUICK), LayerCFL(**QUICK, layers="last:1")),
-]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("method", ONE_MODEL_EACH_WAY, ids=lambda method: type(method).__name__)
-def test_cross_8_5_of_one_model_each_way(method: Method[Any]) -> None:
-    """m P b each way in every round, running statistics and all; neither splits nor chosen layers alter that."""
-    federation = planted("incongruent", 4, clients=10)
-    for participation, clients in ((0.4, 4), (1.0, 10)):
-        how: dict[str, Any] = {"participation": participation, "training": DECAY}
-        run = train(method, federation, 5, network="planted-batch-norm", **how)
-        for number in range(1, 6):
-            assert run.bytes("up", number) == run.bytes("down", number) == clients * run.server.layout.size * 4
 
 
 @pytest.mark.medium

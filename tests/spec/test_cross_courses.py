@@ -203,7 +203,7 @@ def test_cross_8_10_ditto(lam: float, engine: str) -> None:
 )
 def test_cross_8_10_plu(settings: dict[str, Any], engine: str) -> None:
     """The proximal local update pulls to the model of the cluster, with the lambda that it reports."""
-    method = FedCPS(2, 1, init="kmeans", freeze=False, **settings)
+    method = FedCPS(2, 1, init="kmeans", window=99, **settings)
     run = train(method, planted("feature", 2, clients=6, sizes=SIZES[:12:2]), 2, training=FULL)
     before, _ = moved(run, method, 1, engine, "model")
     after, replies = moved(run, method, 2, engine, "model")

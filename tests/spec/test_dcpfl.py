@@ -22,7 +22,7 @@ from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import cut_dendrogram, dendrogram
 from coterie.grouping.label_divergence import label_divergence
 from coterie.grouping.rapid_decrease import next_cut
-from coterie.methods import Cohort, FedAvg, LocalOnly
+from coterie.methods import Cohort, FedAvg
 from coterie.methods.dcpfl import DCPFL
 from coterie.methods.exchange import Ask, Exchange, Log, Replies, Send
 from coterie.runtime.local.runtime import LocalRuntime
@@ -98,19 +98,6 @@ def test_dcpfl_5_9_1_one_group_is_fedavg(engine: str, participation: float, clie
     if participation == 1:
         assert torch.equal(evaluated(dcpfl), fedavg.served())
         assert dcpfl.accuracy().tolist() == fedavg.accuracy().tolist()
-
-
-@pytest.mark.medium
-@both_engines
-def test_dcpfl_5_9_1_singletons_are_local_only(engine: str) -> None:
-    federation = planted("feature", sizes=SIZES)
-    method = DCPFL(t_start=0, dynamic=False, cut=0.0)
-    dcpfl, alone = train(method, federation, 4, engine=engine), train(LocalOnly(), federation, 4, engine=engine)
-    assert torch.equal(dcpfl.served(), alone.served())
-    assert torch.equal(evaluated(dcpfl), alone.served())
-    assert dcpfl.groups().tolist() == list(range(20))
-    for number in range(1, 5):
-        assert (dcpfl.bytes("up", number), dcpfl.bytes("down", number)) == (20 * 4, 0)
 
 
 @pytest.mark.medium

@@ -202,7 +202,7 @@ def test_dcpfl_batch_norm() -> None:
     for asked in run.asked[:2]:
         models = asked[1][1].models.clone()
         buffer.views(models)[:] = torch.randn(20, 1, generator=torch.Generator().manual_seed(0))
-        total += method.measure_distances(models, None, layout)
+        total += method.measure_distances(models, layout)
     np.testing.assert_allclose(run.state.mean_distances, total / 2, atol=1e-12)
     for number in (6, 7, 8):  # 5 and 8 are full ones, 6 and 7 are not
         due = run.states[number - 1].periods[0] == 1

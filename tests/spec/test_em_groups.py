@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from coterie.methods import EMGroups, FedAvg
+from coterie.methods import EMGroups
 from coterie.runtime.runtime import drive
 from tests.federated import Trained, planted, train
 
@@ -23,15 +23,6 @@ def likely(run: Trained, models: torch.Tensor, client: int) -> torch.Tensor:
         outputs = (inputs.flatten(1).double() @ w1.T + b1).relu() @ w2.T + b2
         total.append(-cross_entropy(outputs, labels, reduction="sum"))
     return torch.stack(total).softmax(0)
-
-
-@both_engines
-def test_em_groups_7_6_of_one_group_is_fedavg(engine: str) -> None:
-    federation = planted("feature", clients=6)
-    ours = train(EMGroups(clusters=1), federation, 3, engine=engine)
-    fedavg = train(FedAvg(), federation, 3, engine=engine)
-    for one, other in zip(ours.states, fedavg.states, strict=True):
-        assert torch.equal(one.models, other.model)
 
 
 @both_engines
@@ -62,12 +53,3 @@ def test_em_groups_7_6_planted_groups_are_found_and_newcomers_join_them() -> Non
     assert run.ari() == 1.0
     joined = drive(run.method.newcomer(run.state, np.arange(4), run.server), run.runtime.answer)
     assert joined.groups.tolist() == run.groups()[:4].tolist()
-
-
-def test_em_groups_7_6_bytes() -> None:
-    run = train(EMGroups(clusters=3), planted("feature", 2, clients=8, samples=40), 3)
-    one = run.server.layout.size * 4
-    assert run.bytes("down", 1) == run.bytes("up", 1) == 8 * one
-    for number in (2, 3):
-        assert run.bytes("down", number) == 8 * 3 * one
-        assert run.bytes("up", number) == 8 * (one + 4 * 4)

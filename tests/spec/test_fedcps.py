@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.clients.rules import Order, Score, Training
 from coterie.clients.rules.proximal import PLU, pull_ratio
-from coterie.methods import IFCA, Cohort, FedAvg
+from coterie.methods import Cohort
 from coterie.methods.fedcps import FedCPS, FedCPSState
 from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive
@@ -22,8 +22,6 @@ from tests.federated import TRAINING, planted, train
 from tests.spec.quadratic import QUADRATIC, middles, quadratics
 
 SIZES = [40 + 3 * i for i in range(20)]
-PLAIN: dict[str, Any] = {"personal_layers": "all", "lambda_0": 0.0}
-"""Neither shared layers nor a pull."""
 
 
 def local(run: federated.Trained) -> LocalRuntime:
@@ -40,25 +38,6 @@ def again(run: federated.Trained, state: FedCPSState, method: FedCPS, number: in
     """One more round of everybody, from a state."""
     run.runtime.begin_round(number)
     return drive(method.round(state, Cohort(number, run.server.everyone, run.server)), run.runtime.answer)
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@pytest.mark.parametrize("engine", ["sequential", "batched"])
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_fedcps_3_8_1(engine: str, participation: float, weights: Any) -> None:
-    """One cluster without a pull is FedAvg, however the layers are shared and whatever the identity test draws."""
-    federation = planted("feature", sizes=SIZES)
-    settings: dict[str, Any] = {"engine": engine, "participation": participation}
-    fedavg = train(FedAvg(weights=weights), federation, 4, **settings)
-    for method in (
-        FedCPS(1, **PLAIN, weights=weights, init="redraw"),
-        FedCPS(1, 1, lambda_0=0.0, weights=weights, identity_samples=3, init="redraw"),
-    ):
-        run = train(method, federation, 4, **settings)
-        for ours, theirs in zip(run.states, fedavg.states, strict=True):
-            assert torch.equal(ours.models, theirs.model)
 
 
 @pytest.mark.medium
@@ -83,33 +62,6 @@ def test_fedcps_3_8_2_an_infinite_pull_holds_every_model() -> None:
     held = [farthest(strength, 1 / strength) for strength in (100.0, 1000.0, 10000.0)]
     assert all(0 < later < 0.15 * sooner for sooner, later in pairwise(held))
     assert held[0] < farthest(0.0, 1 / 100) / 15
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@pytest.mark.parametrize("engine", ["sequential", "batched"])
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (FedCPS(4, **PLAIN, init="redraw"), IFCA(clusters=4)),
-        (FedCPS(2, **PLAIN, weights="samples", init="plain"), IFCA(clusters=2, weights="samples", init="plain")),
-        (FedCPS(3, **PLAIN, init="plain"), IFCA(clusters=3, init="plain")),
-        (FedCPS(4, **PLAIN, init="kmeans", warm_up=0, freeze=False), IFCA(clusters=4, init="kmeans")),
-        (
-            FedCPS(4, 2, lambda_mode="fixed", lambda_0=0.0, init="redraw"),
-            IFCA(clusters=4),
-        ),  # two layers are all there are
-    ],
-)
-def test_fedcps_3_8_3(engine: str, ours: FedCPS, theirs: IFCA) -> None:
-    """Nothing shared, no pull, and an identity test that sees all samples (256 are more than anybody has): IFCA."""
-    federation = planted("feature", sizes=SIZES)
-    run = train(ours, federation, 5, engine=engine, participation=0.6, client_dropout=0.1)
-    ifca = train(theirs, federation, 5, engine=engine, participation=0.6, client_dropout=0.1)
-    for state, other in zip(run.states, ifca.states, strict=True):
-        assert torch.equal(state.models, other.models)
-    if ours.init == "redraw":
-        assert len(run.asked[0]) == len(ifca.asked[0])
 
 
 @pytest.mark.medium
@@ -330,19 +282,6 @@ def _loss(run: federated.Trained, model: Tensor, inputs: Tensor, labels: Tensor)
     engine = local(run).engine
     outputs = engine.outputs(model[None], inputs)[0]
     return float(-outputs[torch.arange(len(labels)), labels].log().mean())
-
-
-@pytest.mark.medium
-def test_fedcps_3_8_1_needs_its_settings() -> None:
-    """What the reductions compare is not the same whatever the settings."""
-    federation = planted("feature", sizes=SIZES)
-    free = train(FedCPS(4, **PLAIN, init="redraw"), federation, 2)
-    for method in (
-        FedCPS(4, "all", init="redraw"),
-        FedCPS(4, 1, lambda_0=0.0, init="redraw"),
-        FedCPS(4, **PLAIN, weights="samples", init="redraw"),
-    ):
-        assert not torch.equal(train(method, federation, 2).state.models, free.state.models)
 
 
 def test_fedcps_says_that_one_cluster_suits_everybody() -> None:

@@ -99,7 +99,7 @@ def test_fedcps_freezes_when_identities_have_settled() -> None:
 @pytest.mark.medium
 def test_fedcps_changes_are_counted_by_participation() -> None:
     run = train(FedCPS(4, 1, init="kmeans"), planted("feature"), 3)
-    run.method = FedCPS(4, 1, init="kmeans", freeze=False)
+    run.method = FedCPS(4, 1, init="kmeans", window=99)
     swapped = replace(run.state, groups=(run.state.groups + 1) % 4, frozen=False)  # as if all had been elsewhere
     state = next_round(run, swapped, 4, [0, 5, 6])
     (changes,) = (log.values for log in local(run).logged if log.name == "identity changes")  # type: ignore[union-attr]
@@ -242,7 +242,7 @@ def test_fedcps_last_update_trains_all_the_head_or_nothing() -> None:
 def test_fedcps_evaluates_personal_models() -> None:
     """v_i; of who never took part a fresh update; in the end one of all. Nothing of it is kept or counted."""
     federation = planted("feature", sizes=SIZES)
-    run = train(FedCPS(4, 1, init="kmeans", freeze=False), federation, 1)
+    run = train(FedCPS(4, 1, init="kmeans", window=99), federation, 1)
     state = next_round(run, run.state, 2, np.arange(2, 20))
     kept = {name: rows.clone() for name, rows in local(run).states.kept.items()}
     ledger = list(local(run).ledger.rows)

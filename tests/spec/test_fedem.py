@@ -12,14 +12,13 @@ import torch
 
 import coterie
 from coterie.clients.rules import Train
-from coterie.methods import FedAvg, FedEM
+from coterie.methods import FedEM
 from coterie.runs.folder.run_folder import RunFolder
 from coterie.runtime.runtime import drive
 from coterie.shipping.model.served import trained_model
-from tests.federated import TRAINING, Trained, planted, train
-from tests.survival import SIZES, asked
+from tests.federated import Trained, planted, train
+from tests.survival import asked
 
-MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
 
@@ -31,19 +30,6 @@ def logits(run: Trained, client: int, split: Any) -> tuple[torch.Tensor, torch.T
         w1, b1, w2, b2 = (entry.view(model).double() for entry in run.server.layout.entries)
         found.append((inputs.flatten(1).double() @ w1.T + b1).relu() @ w2.T + b2)
     return torch.stack(found), labels
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_fedem_7_2_of_one_component_is_fedavg(engine: str, participation: float) -> None:
-    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": participation}
-    federation = planted("feature", sizes=SIZES)
-    ours = train(FedEM(clusters=1), federation, 3, **settings)
-    fedavg = train(FedAvg(), federation, 3, **settings)
-    for one, other in zip(ours.states, fedavg.states, strict=True):
-        assert torch.equal(one.models, other.model)
 
 
 @both_engines
@@ -96,18 +82,6 @@ def test_fedem_7_2_who_was_away_keeps_its_shares_and_newcomers_find_theirs() -> 
         likely = each.log_softmax(2)[:, torch.arange(len(labels)), labels].softmax(0).mean(1)
         np.testing.assert_allclose(shares, likely, atol=1e-5)
     assert joined.groups.tolist() == joined.shares.argmax(1).tolist()
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_fedem_7_2_bytes(participation: float) -> None:
-    """K models and shares each way, but no shares down to who has none; a model of everybody at first."""
-    run = train(FedEM(clusters=3), planted("feature", 2, samples=40), 3, participation=participation)
-    one, m = run.server.layout.size * 4, round(20 * participation)
-    assert run.bytes("down", 1) == run.bytes("up", 1) == 20 * one
-    for number in (2, 3):
-        assert run.bytes("down", number) == run.bytes("up", number) == m * 3 * (one + 4)
-    plain = train(FedEM(clusters=3, init="plain"), planted("feature", 2, samples=40), 1)
-    assert plain.bytes("down", 1) == 20 * 3 * one
 
 
 def test_fedem_7_2_adapts_each_component_and_exports_none(tmp_path: Path) -> None:

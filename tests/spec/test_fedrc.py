@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.methods import FedAvg, FedEM, FedRC
+from coterie.methods import FedEM, FedRC
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, train
-from tests.survival import SIZES
 
-MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
 
@@ -26,18 +24,6 @@ def likelihoods(run: Trained, state: Any, client: int, shares: Any) -> tuple[tor
         logits = (inputs.flatten(1).double() @ w1.T + b1).relu() @ w2.T + b2
         found.append(logits.log_softmax(1)[torch.arange(len(labels)), labels] - classes.double().log()[labels])
     return (torch.stack(found) + torch.tensor(shares)[:, None].log()).softmax(0), labels
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_fedrc_7_4_of_one_cluster_is_fedavg(engine: str, participation: float) -> None:
-    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": participation}
-    federation = planted("feature", sizes=SIZES)
-    ours, fedavg = train(FedRC(clusters=1), federation, 3, **settings), train(FedAvg(), federation, 3, **settings)
-    for one, other in zip(ours.states, fedavg.states, strict=True):
-        assert torch.equal(one.models, other.model)
 
 
 @both_engines
@@ -73,13 +59,3 @@ def test_fedrc_7_4_newcomers_find_their_shares() -> None:
         np.testing.assert_allclose(shares, likely.mean(1), atol=1e-5)
     assert run.federation.true_groups is not None
     assert len(set(joined.groups)) == 2
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_fedrc_7_4_bytes(participation: float) -> None:
-    """K models, the shares, and C numbers for each cluster, each way; a model of everybody at first."""
-    run = train(FedRC(clusters=3), planted("feature", 2, samples=40), 3, participation=participation)
-    one, m = run.server.layout.size * 4, round(20 * participation)
-    assert run.bytes("down", 1) == run.bytes("up", 1) == 20 * one
-    for number in (2, 3):
-        assert run.bytes("down", number) == run.bytes("up", number) == m * 3 * (one + 4 + 4 * 10)

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from coterie.clients.rules import Train
-from coterie.methods import FedSoft, LocalOnly
+from coterie.methods import FedSoft
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, Trained, planted, train
-from tests.survival import SIZES, asked, kept
+from tests.federated import Trained, planted, train
+from tests.survival import asked, kept
 
-MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
 
 
@@ -29,16 +28,6 @@ def find_shares(run: Trained, state: Any, client: int) -> Any:
     nearest = torch.stack(losses).argmin(0)
     counts = np.bincount(nearest.numpy(), minlength=len(state.models))
     return np.maximum(counts / len(labels), 1e-4)
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-def test_fedsoft_7_5_without_a_pull_is_local_only(engine: str) -> None:
-    federation = planted("feature", sizes=SIZES)
-    how: dict[str, Any] = {"training": MOMENTUM, "engine": engine}
-    ours = train(FedSoft(lam=0.0, init="plain"), federation, 3, **how)
-    assert torch.equal(ours.served(), train(LocalOnly(), federation, 3, **how).served())
 
 
 @both_engines
@@ -83,14 +72,3 @@ def test_fedsoft_7_5_newcomers_start_from_the_mean_by_their_shares() -> None:
         expected = torch.tensor(u / u.sum()) @ run.state.models.double()
         torch.testing.assert_close(joined.models[row].double(), expected, atol=1e-6, rtol=0)
     assert joined.groups.tolist() == run.groups()[[3, 6]].tolist()
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_fedsoft_7_5_bytes(participation: float) -> None:
-    """K models down, one up with K shares; shares down to who has any, where they are not found anew."""
-    run = train(FedSoft(clusters=3), planted("feature", 2, samples=40), 3, participation=participation)
-    one, m = run.server.layout.size * 4, round(20 * participation)
-    assert run.bytes("down", 1) == run.bytes("up", 1) == 20 * one
-    assert run.bytes("up", 2) == run.bytes("up", 3) == m * (one + 4 * 3)
-    assert run.bytes("down", 2) == m * 3 * (one + 4)
-    assert run.bytes("down", 3) == m * 3 * one

@@ -17,7 +17,7 @@ from coterie.clients.rules import LocalUpdate, Order, Train
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.labels import relabel
 from coterie.grouping.trigger import hopkins
-from coterie.methods import FedAvg, LocalOnly
+from coterie.methods import FedAvg
 from coterie.methods.fedtsdp import FedTSDP, FedTSDPState
 from coterie.models.layout import Layout
 from coterie.models.networks import build
@@ -86,18 +86,6 @@ def test_fedtsdp_1_8_1_firing_into_one_cluster_without_damping(engine: str, part
     assert ours.logged("fired") == [1.0] * 4
     for a, b in zip(ours.states, theirs.states, strict=True):
         assert torch.equal(a.models, b.model)
-
-
-@both_engines
-def test_fedtsdp_1_8_2(engine: str) -> None:
-    """Nothing shared: everybody trains alone, whatever is found."""
-    federation = planted("label", 2, sizes=SIZES)
-    ours = train(FedTSDP(shared=0.0, eps2="inf"), federation, 4, engine=engine)
-    alone = train(LocalOnly(), federation, 4, engine=engine)
-    assert ours.logged("fired") == [1.0] * 4
-    assert torch.equal(ours.served(), alone.served())
-    assert ours.accuracy().tolist() == alone.accuracy().tolist()
-    assert [ours.bytes("down", r) for r in (1, 2, 3)] == [20 * 4 * ours.server.layout.size, 0, 0]
 
 
 @pytest.mark.slow

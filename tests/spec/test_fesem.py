@@ -11,31 +11,10 @@ from torch import Tensor
 
 from coterie.clients.rules import LocalUpdate, Training
 from coterie.grouping.aggregate import group_means
-from coterie.methods import Cohort, FedAvg, FeSEM, LocalOnly
+from coterie.methods import Cohort, FeSEM
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, Trained, grouped, planted, train
+from tests.federated import Trained, grouped, planted, train
 from tests.spec.quadratic import QUADRATIC, middles, quadratics
-
-
-@pytest.mark.medium
-def test_fesem_2_10_1() -> None:
-    """One centre without a pull, everybody there: FedAvg with uniform weights, the warm-up being round 1."""
-    federation = planted("feature", sizes=[40 + 3 * i for i in range(20)])
-    fesem = train(FeSEM(clusters=1, mu=0.0, warm_up=0), federation, 4)
-    fedavg = train(FedAvg(weights="uniform"), federation, 4)
-    for ours, theirs in zip(fesem.states, fedavg.states, strict=True):
-        assert torch.equal(ours.centres, theirs.model)
-    weighted = train(FedAvg(weights="samples"), federation, 4)
-    assert not torch.equal(fesem.state.centres, weighted.state.model)
-
-
-@pytest.mark.medium
-def test_fesem_2_10_2() -> None:
-    """As many centres as clients: everybody trains alone."""
-    federation = planted("feature")
-    fesem = train(FeSEM(clusters=20, mu=0.0, warm_up=0), federation, 3)
-    alone = train(LocalOnly(), federation, 3)
-    assert torch.equal(fesem.served(), alone.served())
 
 
 def _objective(models: Tensor, centres: Tensor, groups: np.ndarray) -> float:
@@ -123,15 +102,6 @@ def test_fesem_pull_is_scaled_by_samples() -> None:
     np.testing.assert_allclose(exchange.settings["mu"], expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "groups"), [("feature", 4), ("incongruent", 2)])
-def test_fesem_2_10_6(kind: str, groups: int) -> None:
-    """Planted rotations and label permutations are found right after the warm-up's K-means."""
-    federation = planted(kind, groups)
-    run = train(FeSEM(clusters=groups), federation, 1, training=TRAINING.updated(epochs=5))
-    assert run.ari() == 1.0
-
-
 def _stale(run: Trained) -> None:
     for before, after, exchanged in zip(run.states[1:], run.states[2:], run.asked[1:], strict=False):
         away = np.setdiff1d(np.arange(run.server.n), exchanged[0][1].clients)
@@ -196,18 +166,6 @@ def test_fesem_who_missed_the_warm_up_starts_from_the_mean_of_the_centres() -> N
 
 
 @pytest.mark.slow
-def test_fesem_newcomer() -> None:
-    """D11: a newcomer trains once from the mean of the centres and joins the nearest one."""
-    federation = planted("feature", 4)
-    run = train(FeSEM(clusters=4), federation, 4, training=TRAINING.updated(epochs=5))
-    clients = np.array([1, 6, 11])
-    run.runtime.begin_round(9)
-    joined = drive(run.method.newcomer(run.state, clients, run.server), run.runtime.answer)
-    assert joined.groups.tolist() == run.state.groups[clients].tolist()
-    assert torch.equal(joined.models, run.state.centres)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "momentum"), [("batched", 0.9)])
 def test_fesem_the_pull_is_stable_for_tiny_clients(engine: str, momentum: float) -> None:
     """Eq. 7: 17 clients of 800 samples and 3 of 12 have pulls of 0.85 mu and 57 mu; no mu ruins the centres."""
@@ -243,7 +201,5 @@ def test_fesem_says_that_no_e_step_moved_anybody() -> None:
     (remark,) = run.method.final_warnings(run.state, run.server, 4)
     assert "3 E-steps" in remark
     assert f"{run.state.margin:.3g} times" in remark
-    (short,) = FeSEM(clusters=2, e_step="update_aware").final_warnings(run.state, run.server, 4)
-    assert "update_aware" not in short  # clients try every centre, so that nothing follows of distances
     assert run.method.final_warnings(dataclasses.replace(run.state, moving=1), run.server, 4) == []
     assert run.method.final_warnings(run.states[1], run.server, 1) == []  # there was no E-step yet

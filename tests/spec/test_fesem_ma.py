@@ -130,15 +130,6 @@ def test_fesem_ma_2_10_8() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "groups"), [("feature", 4), ("incongruent", 2)])
-def test_fesem_ma_finds_planted_groups(kind: str, groups: int) -> None:
-    training = TRAINING.updated(epochs=5)
-    run = train(FeSEMMA(clusters=groups), planted(kind, groups), 4, training=training, participation=0.6)
-    assert run.ari() == 1.0
-    assert run.accuracy().mean() > 0.9
-
-
-@pytest.mark.slow
 def test_fesem_ma_is_fesem_where_units_correspond() -> None:
     """D4: clients restart from their centre, so that matchings are the identity, and so are the trajectories."""
     federation = planted("feature")
@@ -226,16 +217,6 @@ def test_fesem_ma_clients_that_vanish_and_come_late() -> None:
     run = train(FeSEMMA(clusters=4), planted("feature", clients=40), 6, client_dropout=0.25)
     assert len(np.flatnonzero(~run.states[1].known))
     assert run.ari() == 1.0
-
-
-@pytest.mark.slow
-def test_fesem_ma_newcomer() -> None:
-    run = train(FeSEMMA(clusters=4), planted("feature"), 4, training=TRAINING.updated(epochs=5))
-    clients = np.array([1, 6, 11])
-    run.runtime.begin_round(9)
-    assignment = drive(run.method.newcomer(run.state, clients, run.server), run.runtime.answer)
-    assert assignment.groups.tolist() == run.state.groups[clients].tolist()
-    assert torch.equal(assignment.models, run.state.centres)
 
 
 @pytest.mark.slow

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.clients.rules import LocalUpdate
-from coterie.grouping.aggregate import group_means
 from coterie.methods import FedAvg, Halves
-from coterie.methods.exchange import Exchange, Replies, Send
 from tests.federated import TRAINING, grouped, planted, train
-from tests.survival import SIZES, local
+from tests.survival import SIZES
 
 MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 
@@ -35,43 +32,8 @@ def test_halves_of_one_population_are_fedavg(engine: str, participation: float) 
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("kind", "groups"), [("feature", 2), ("feature", 4), ("label", 2), ("incongruent", 4)])
-def test_halves_find_planted_groups(kind: str, groups: int) -> None:
-    run = train(Halves(), planted(kind, groups, samples=60), 1)
-    assert run.ari() == 1.0
-    assert run.state.groups.max() == groups - 1
-    assert run.logged("p-value of one population") == [run.state.p] == [0.001]
-    assert run.method.final_warnings(run.state, run.server, 1) == []
-
-
-@pytest.mark.medium
 def test_halves_find_groups_of_different_sizes() -> None:
     assert train(Halves(), grouped("feature", (10, 6, 4)), 1).ari() == 1.0
-
-
-@pytest.mark.medium
-def test_halves_train_each_group_by_fedavg() -> None:
-    run = train(Halves(starts=2), planted("feature", 2, sizes=SIZES), 3, participation=0.6)
-    groups = run.groups()
-    models = run.server.initial(0).repeat(2, 1)
-    runtime = local(run)
-    for number in (1, 2, 3):
-        runtime.begin_round(number)
-        clients = run.asked[number - 1][-1][0].clients
-        replies = runtime.answer(Exchange(clients, LocalUpdate(), {"model": Send(models, groups[clients])}))
-        assert isinstance(replies, Replies)
-        models = group_means(replies.models, groups[clients], models, replies.samples)
-        assert torch.equal(run.states[number].models, models)
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_halves_bytes(participation: float) -> None:
-    """In the first round V n P b more down, and twice as much up."""
-    run = train(Halves(starts=2), planted("feature", 2, samples=30), 2, participation=participation)
-    size, m = run.server.layout.size * 4, round(20 * participation)
-    assert run.bytes("down", 1) == (2 * 20 + m) * size
-    assert run.bytes("up", 1) == (2 * 2 * 20 + m) * size
-    assert run.bytes("up", 2) == run.bytes("down", 2) == m * size
 
 
 @pytest.mark.medium

@@ -13,30 +13,12 @@ from coterie.grouping.affinity import gap
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import bipartition
 from coterie.grouping.layers import compare_signals, every_layer
-from coterie.methods import FedAvg
 from coterie.methods.cfl import CFL
 from coterie.methods.exchange import LogGap
 from coterie.methods.layercfl import LayerCFL
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, same, train, without_client
 from tests.splitting import DECAY, FIRST, LAST, PUBLISHED, QUICK, gaps_of, quick
-from tests.survival import SIZES
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@pytest.mark.parametrize(("engine", "participation"), [("sequential", 0.5), ("batched", 1.0)])
-@pytest.mark.parametrize("never", [{"eps1_frac": 0.0}, {"eps1": 0.0}])
-def test_layercfl_4_8_2(engine: str, participation: float, never: dict[str, Any]) -> None:
-    """With eps1 = 0 no leaf ever rests: FedAvg, bit for bit."""
-    federation = planted("incongruent", sizes=SIZES)
-    options: dict[str, Any] = {"engine": engine, "participation": participation, "training": DECAY}
-    for weights in ("samples", "uniform"):
-        ours = train(LayerCFL(weights=weights, t_min=1, ratio=0.0, **never), federation, 5, **options)
-        theirs = train(FedAvg(weights=weights), federation, 5, **options)
-        for own, other in zip(ours.states, theirs.states, strict=True):
-            assert torch.equal(own.models, other.model)
-        assert ours.ledgers == theirs.ledgers
 
 
 @pytest.mark.medium

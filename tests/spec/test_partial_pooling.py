@@ -37,16 +37,6 @@ def test_partial_pooling_6_19_keeps_what_is_no_chance() -> None:
     assert kept["incongruent"] > kept["iid"] + 0.3
 
 
-def test_partial_pooling_6_19_costs() -> None:
-    federation = planted("feature", clients=8)
-    run = train(PartialPooling(), federation, 3)
-    size, told = run.server.layout.size, 2 * len(run.server.layout.layers)
-    assert [run.bytes("down", number) for number in (1, 2, 3)] == [
-        8 * more * 4 for more in (size, 2 * size + told, 2 * size + told)
-    ]
-    assert {run.bytes("up", number) for number in (1, 2, 3)} == {8 * (size + told) * 4}
-
-
 def best_ridge(federation: Federation) -> float:
     """The mean RMSE of clients' ridges to the pooled least squares, at the strength that suits the test best."""
 

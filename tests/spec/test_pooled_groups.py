@@ -30,15 +30,6 @@ def test_pooled_groups_6_20_finds_the_groups_of_halves() -> None:
     assert ours.state.groups.tolist() == halves.state.groups.tolist()
 
 
-def test_pooled_groups_6_20_costs() -> None:
-    run = train(PooledGroups(passes=1, starts=2), planted("incongruent", 2, clients=8), 3)
-    size, told = run.server.layout.size, 2 * len(run.server.layout.entries)
-    assert run.bytes("down", 1) == 8 * (2 + 1) * size * 4
-    assert run.bytes("up", 1) == 8 * (4 * size + size + told) * 4
-    assert {run.bytes("down", number) for number in (2, 3)} == {8 * (2 * size + told) * 4}
-    assert {run.bytes("up", number) for number in (2, 3)} == {8 * (size + told) * 4}
-
-
 @pytest.mark.slow
 def test_pooled_groups_6_20_beat_one_mean_and_groups_alone(tmp_path: Path) -> None:
     """Two groups of regressions whose members' coefficients differ a little, too."""

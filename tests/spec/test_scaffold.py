@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ from coterie.clients.rules import Gradients, Train
 from coterie.grouping.aggregate import mean
 from coterie.methods import FedAvg
 from coterie.methods.scaffold import Scaffold, ScaffoldState
-from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, planted, train
 from tests.survival import SIZES, asked, kept
 
@@ -90,20 +88,3 @@ def test_scaffold_6_20_holds_clients_together() -> None:
         ((_, replies),) = train(method, federation, 6, training=training).asked[-1]
         apart[name] = float((replies.models - replies.models.mean(0)).norm(dim=1).mean())
     assert apart["scaffold"] < 0.7 * apart["fedavg"]
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_scaffold_6_20_bytes(participation: float) -> None:
-    """m b (P and what is trained of it) each way, in every round."""
-    run = train(Scaffold(), planted("feature"), 3, participation=participation, network="narrow-batch-norm")
-    layout = run.server.layout
-    for number in (1, 2, 3):
-        expected = round(20 * participation) * (layout.size + layout.trainable.size) * 4
-        assert run.bytes("up", number) == run.bytes("down", number) == expected
-
-
-def test_scaffold_6_20_serves_everybody_the_model() -> None:
-    run = train(Scaffold(), planted("feature"), 2, participation=0.3)
-    assert torch.equal(run.served(), run.state.model.expand(20, -1))
-    joined = drive(run.method.newcomer(run.state, np.array([3]), run.server), run.runtime.answer)
-    assert torch.equal(joined.models[joined.served], run.state.model)

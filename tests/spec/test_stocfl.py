@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from coterie.clients.rules import Train
 from coterie.grouping.affinity import cosines
-from coterie.methods import FedAvg, StoCFL
+from coterie.methods import StoCFL
 from coterie.runtime.runtime import drive
-from tests.federated import TRAINING, planted, train
-from tests.survival import SIZES, asked
+from tests.federated import planted, train
+from tests.survival import asked
 
-MOMENTUM = TRAINING.updated(momentum=0.5, lr_decay=0.9)
 both_engines = pytest.mark.parametrize("engine", ["sequential", "batched"])
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@both_engines
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_stocfl_7_6_of_one_cluster_is_fedavg(engine: str, participation: float) -> None:
-    """Merged whatever their cosine, and without a pull; the common model is FedAvg's whatever the clusters."""
-    settings: dict[str, Any] = {"training": MOMENTUM, "engine": engine, "participation": participation}
-    federation = planted("feature", sizes=SIZES)
-    fedavg = train(FedAvg(weights="uniform"), federation, 3, **settings)
-    one = train(StoCFL(threshold=-1.0, mu=0.0), federation, 3, **settings)
-    many = train(StoCFL(threshold=0.9, mu=0.0), federation, 3, **settings)
-    assert len(many.state.models) > 1
-    for ours, others, theirs in zip(one.states[1:], many.states[1:], fedavg.states[1:], strict=True):
-        assert torch.equal(ours.models, theirs.model)
-        assert torch.equal(others.common, theirs.model)
 
 
 @both_engines
@@ -91,16 +71,3 @@ def test_stocfl_7_6_says_that_nobody_or_everybody_was_merged() -> None:
         run = train(StoCFL(threshold=threshold), planted("incongruent", 2, clients=6), 1)
         (warning,) = run.method.final_warnings(run.state, run.server, 1)
         assert warning.startswith(said)
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_stocfl_7_6_bytes(participation: float) -> None:
-    """Two models each way; one more each way for who is sampled for the first time."""
-    run = train(StoCFL(), planted("feature", 2, samples=40), 3, participation=participation)
-    one, m = run.server.layout.size * 4, round(20 * participation)
-    seen: set[int] = set()
-    for number in (1, 2, 3):
-        clients = set(run.asked[number - 1][-1][0].clients.tolist())
-        expected = (2 * m + len(clients - seen)) * one
-        assert run.bytes("down", number) == run.bytes("up", number) == expected
-        seen |= clients

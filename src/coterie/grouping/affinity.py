@@ -196,34 +196,25 @@ def _scaled(models: Sequence[Tensor], part: Part, scale: Sequence[_Range]) -> It
             yield [(tile - low).div_(span) for tile, (low, span) in zip(tiles, scale, strict=True)]
 
 
-def scaled_l1(
-    models: Tensor, others: Tensor | None = None, *, parts: Sequence[Part] | None = None, common: bool = False
-) -> NDArray[np.float64]:
+def scaled_l1(models: Tensor, *, parts: Sequence[Part] | None = None, common: bool = False) -> NDArray[np.float64]:
     """Mean absolute differences `[n, n]` between models `[n, P]`, each scaled to 0 ... 1 by its own range.
 
     A constant model counts as 0 everywhere (docs/methods/dcpfl.md).
 
     Args:
         models: the rows.
-        others: `[m, P]`; with them, the differences between models and others `[n, m]`.
         parts: what counts, each part scaled by its own range there; without them, everything together.
         common: scale all models by the range that they have together.
     """
-    from scipy.spatial.distance import cdist, squareform
+    from scipy.spatial.distance import squareform
 
     parts = parts or [Part.of([(0, models.shape[1])])]
     size, n = sum(part.size for part in parts), len(models)
-    if others is None:
-        pairs = np.zeros(n * (n - 1) // 2)
-        for part in parts:
-            for (rows,) in _scaled([models], part, _scale([models], part, common)):
-                pairs += torch.pdist(rows, p=1).numpy()
-        return np.asarray(squareform(pairs / size)) if n > 1 else np.zeros((n, n))
-    found = np.zeros((n, len(others)))
+    pairs = np.zeros(n * (n - 1) // 2)
     for part in parts:
-        for rows, theirs in _scaled([models, others], part, _scale([models, others], part, common)):
-            found += cdist(rows.numpy(), theirs.numpy(), "cityblock")
-    return found / size
+        for (rows,) in _scaled([models], part, _scale([models], part, common)):
+            pairs += torch.pdist(rows, p=1).numpy()
+    return np.asarray(squareform(pairs / size)) if n > 1 else np.zeros((n, n))
 
 
 def layer_discrepancies(

@@ -20,10 +20,9 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_and_personal import EvaluateInterpolation, LocalAndPersonalUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout
@@ -54,12 +53,10 @@ class APFL(OneModel):
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = LocalAndPersonalUpdate(self.alpha, self.adaptive)
-        send = {"model": Send.same(state.model[0], cohort.clients)}
-        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
-        replies: Replies = yield Exchange(cohort.clients, rule, send, reduce={"model": mean})
+        model, replies = yield from train_model(state.model, cohort, rule)
         if self.adaptive and len(replies):
             yield Log("alpha", float(np.mean(replies.report["alpha"])))
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        return GlobalState(model)
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

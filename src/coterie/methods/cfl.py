@@ -50,7 +50,8 @@ from coterie.grouping.micro import bipartition_of_many
 from coterie.grouping.split_tree import Gates, Leaves, born, norms, row_of, separation, separation_at, split
 from coterie.methods.client_rows import add_rows, replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
-from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.k_models import ServesGroups
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.methods.split_halves import compare_halves
@@ -178,7 +179,7 @@ class CFLState(Leaves, LayerChoice):
 
 @METHODS.add("cfl")
 @dataclass(frozen=True)
-class CFL(Method[CFLState]):
+class CFL(ServesGroups[CFLState]):
     """Recursive bipartition by the cosine of whole updates (Sattler et al., 2020; also FMTL, FedCluster).
 
     The released code is `eps1 = 0.4` (and `eps2 = 1.6`, which is `ratio = 4` times that), `linkage = "complete"`,
@@ -332,9 +333,6 @@ class CFL(Method[CFLState]):
         return replace(
             state, models=server.aggregation.average_groups(replies.models, groups, state.models, weights)
         )
-
-    def assignment(self, state: CFLState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
 
     def newcomer(self, state: CFLState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Send newcomers down the tree: at each split to the side whose mean update is nearer to theirs.

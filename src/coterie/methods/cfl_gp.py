@@ -26,14 +26,13 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.grouping.affinity import singular_coordinates
 from coterie.grouping.cluster import kmeans
 from coterie.grouping.labels import match_labels
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.k_models import RESTARTS, place_by_loss, serve_picked, train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
+from coterie.methods.k_models import RESTARTS, ServesGroups, place_by_loss, train_groups
+from coterie.methods.method import UNKNOWN, Cohort, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -51,7 +50,7 @@ class CFLGPState:
 
 @METHODS.add("cfl-gp")
 @dataclass(frozen=True)
-class CFLGP(Method[CFLGPState]):
+class CFLGP(ServesGroups[CFLGPState]):
     """Groups by clients' updates of several models, gathered round by round (Kim et al., 2024).
 
     Per round: down and up `m P b` bytes; of all clients when they are grouped, and up to `n P b` more each way.
@@ -121,11 +120,3 @@ class CFLGP(Method[CFLGPState]):
         groups = state.groups.copy()
         groups[known] = match_labels(kmeans(points, self.clusters, RESTARTS, rng), state.groups[known])
         return groups
-
-    def assignment(self, state: CFLGPState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
-
-    def newcomer(self, state: CFLGPState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers pick the cluster whose model has the smallest loss on their data."""
-        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
-        return serve_picked(state.models, clients, replies)

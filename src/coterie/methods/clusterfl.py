@@ -35,7 +35,7 @@ from coterie.grouping.relation import relation
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.private_layers import send_shared_part
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Part
@@ -170,10 +170,10 @@ class ClusterFL(Method[ClusterFLState]):
 
     own_aggregation = "its server solves a regression over the models of all clients, and averages none"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send their loss beside their model"
-        return PrivacySupport("its server relates single clients' models and receives their losses", told, told)
+    privacy_support = hides_nothing(
+        "its server relates single clients' models and receives their losses",
+        "its clients send their loss beside their model",
+    )
 
     def start(self, server: ServerView) -> ClusterFLState:
         return ClusterFLState.initial(server)

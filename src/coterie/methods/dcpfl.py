@@ -29,7 +29,6 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.evaluate import Evaluate
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.two_branches import Receive, TakeBranch, TrainBranches
@@ -40,9 +39,9 @@ from coterie.grouping.rapid_decrease import count_terms, cut_at, has_decrease_en
 from coterie.grouping.schedule import Layers, Unit, layer_parts, parts_of, periods, unit_names, whole_parts
 from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.k_models import serve_picked
-from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.k_models import ServesGroups
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Needs, ServerView, Split
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
 
@@ -207,7 +206,7 @@ class DCPFLState:
 
 @METHODS.add("dcpfl")
 @dataclass(frozen=True)
-class DCPFL(Method[DCPFLState]):
+class DCPFL(ServesGroups[DCPFLState]):
     """One group, split along a dendrogram of client models whenever the loss stops falling fast (Liu et al., 2025).
 
     Layers that are not averaged stay with the clients and go on training. What was averaged is sent at a member's
@@ -335,11 +334,10 @@ class DCPFL(Method[DCPFLState]):
 
     own_step = "its layers are averaged in different rounds, and a trial may take back what was averaged"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        server = "its server compares single clients' models and receives their losses"
-        told = "its clients report their loss in every round"
-        return PrivacySupport(server, told, told)
+    privacy_support = hides_nothing(
+        "its server compares single clients' models and receives their losses",
+        "its clients report their loss in every round",
+    )
 
     def start(self, server: ServerView) -> DCPFLState:
         split = self.t_start == 0 and self.cut == 0
@@ -391,15 +389,6 @@ class DCPFL(Method[DCPFLState]):
         parts = whole_parts(server.layout, self.unit)
         return Exchange(clients, Evaluate(split, "model"), {"model": state.send_owed(clients, parts)})
 
-    def newcomer(self, state: DCPFLState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers pick the group whose model has the smallest loss on their data, as a trial does.
-
-        The distances of the first rounds would not do, for the groups' models have moved since. A group of one that
-        exchanges nothing still has the model with which it was split off.
-        """
-        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
-        return serve_picked(state.models, clients, replies)
-
     def affinity(self, state: DCPFLState, server: ServerView, clients: Ids) -> Affinity:
         return Affinity("model discrepancy", state.mean_distances[np.ix_(clients, clients)])
 
@@ -419,7 +408,7 @@ class DCPFL(Method[DCPFLState]):
         """Add up distances in the first rounds; after the last of them make the dendrogram."""
         n, layout = cohort.server.n, cohort.server.layout
         if n > 1 and len(replies):  # a single client has no distances
-            state = state.add_distances(replies.clients, self.measure_distances(replies.models, None, layout))
+            state = state.add_distances(replies.clients, self.measure_distances(replies.models, layout))
         if cohort.round < self.t_start or (n > 1 and not state.is_measured(self.t_start)):
             return state
         state = replace(state, distances=state.mean_distances, together=np.ones_like(state.together))
@@ -511,10 +500,10 @@ class DCPFL(Method[DCPFLState]):
         """Find the groups of one client that keeps its model to itself `[K, 1]`."""
         return np.asarray((np.bincount(groups) == 1)[:, None])
 
-    def measure_distances(self, models: Tensor, others: Tensor | None, layout: Layout) -> NDArray[np.float64]:
-        """Return the discrepancy between models `[n, P]`, or between models and others, without buffers."""
+    def measure_distances(self, models: Tensor, layout: Layout) -> NDArray[np.float64]:
+        """Return the discrepancy between models `[n, P]`, without buffers."""
         layers = layer_parts(layout, self.unit) if self.scale == "layer" else [layout.trainable]
-        return scaled_l1(models, others, parts=layers, common=self.scale == "common")
+        return scaled_l1(models, parts=layers, common=self.scale == "common")
 
     def schedule_periods(self, discrepancies: NDArray[np.float64], previous: Ids) -> Ids:
         """Return after how many rounds each layer of each group is averaged again `[K, L]` (Eq. 6)."""

@@ -19,10 +19,9 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.two_models import TwoModels
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
+from coterie.methods.exchange import Exchanges, Log
 from coterie.methods.method import Assignment, Cohort, Needs, ServerView
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -66,17 +65,12 @@ class Ditto(OneModel):
         return PrivacySupport(told, told, "its clients train twice in a round")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients = cohort.clients
         rule = TwoModels(CANDIDATES if self.dynamic else (self.lam,), self.personal_epochs)
-        send, mean = (
-            {"model": Send.same(state.model[0], clients)},
-            Reduce.mean(clients, cohort.server.samples[clients]),
-        )
-        replies: Replies = yield Exchange(clients, rule, send, reduce={"model": mean})
+        model, replies = yield from train_model(state.model, cohort, rule)
         if self.dynamic:
             taken = np.array(replies.report.get("lam", []))
             yield Log("clients by lam", {str(lam): float((taken == lam).sum()) for lam in CANDIDATES})
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        return GlobalState(model)
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         own = "personal" if self.evaluated == "personal" else ""

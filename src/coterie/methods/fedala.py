@@ -20,10 +20,9 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.adaptive_start import AdaptiveStartUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.exchange import Exchanges
 from coterie.methods.method import Assignment, Cohort, ServerView
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.private_layers import select_last_layers
 from coterie.methods.registry import METHODS, Grid
@@ -60,11 +59,10 @@ class FedALA(OneModel):
         return super().start(server)
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        rule = AdaptiveStartUpdate(self.layers, self.share, self.eta)
-        send = {"model": Send.same(state.model[0], cohort.clients)}
-        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
-        replies: Replies = yield Exchange(cohort.clients, rule, send, reduce={"model": mean})
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(
+            state.model, cohort, AdaptiveStartUpdate(self.layers, self.share, self.eta)
+        )
+        return GlobalState(model)
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), own="model")

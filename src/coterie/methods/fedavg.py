@@ -17,10 +17,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.exchange import Exchanges
 from coterie.methods.method import Cohort
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import AVERAGES
 from coterie.methods.registry import METHODS
 
@@ -42,8 +41,5 @@ class FedAvg(OneModel):
     privacy_support = AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients, server = cohort.clients, cohort.server
-        mean = Reduce.mean(clients, server.samples[clients] if self.weights == "samples" else None)
-        sends = {"model": Send.same(state.model[0], clients)}
-        replies: Replies = yield Exchange(clients, LocalUpdate(), sends, reduce={"model": mean})
-        return GlobalState(server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(state.model, cohort, LocalUpdate(), self.weights == "uniform")
+        return GlobalState(model)

@@ -44,7 +44,7 @@ from coterie.methods.k_models import (
     warn_of_sketches,
 )
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView, Split
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout
 
@@ -184,9 +184,12 @@ class FedCPS(Method[FedCPSState]):
     weights: Annotated[
         Literal["uniform", "samples"], Field(description="a client's weight in the means; Eq. 5 is uniform")
     ] = "uniform"
-    freeze: Annotated[bool, Field(description="stop sending K heads when identities have settled")] = True
     window: Annotated[
-        int, Field(ge=1, description="rounds of a client without a change, after the first change")
+        int,
+        Field(
+            ge=1,
+            description="participations of a client since its cluster last changed, from which on it has settled",
+        ),
     ] = 5
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
@@ -215,11 +218,10 @@ class FedCPS(Method[FedCPSState]):
         """Say so if one cluster suits everybody best, which leaves one group."""
         return warn_of_one_choice(state.groups, self.clusters, self.init)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        server = "its first models and its steps depend on what single clients choose"
-        chosen = "its clients report which model they choose"
-        return PrivacySupport(server, chosen, chosen)
+    privacy_support = hides_nothing(
+        "its first models and its steps depend on what single clients choose",
+        "its clients report which model they choose",
+    )
 
     def start(self, server: ServerView) -> FedCPSState:
         return FedCPSState.initial(self._draw_models(server, 0), server.n)
@@ -244,8 +246,7 @@ class FedCPS(Method[FedCPSState]):
         models = self._average(state.models, replies, means, server)  # step 4
         yield Log("identity changes", float(state.find_changes(replies.clients, picked).sum()))
         state = state.note_round(replies, picked, self.lambda_power)
-        state = replace(state, models=models)
-        state = state.settle(self.window) if self.freeze else state  # step 5
+        state = replace(state, models=models).settle(self.window)  # step 5
         strengths = zip(replies.clients, replies.report.get("lambda", []), strict=False)
         yield Log("lambda", {str(client): float(strength) for client, strength in strengths})
         yield Log("tau2", {str(k): float(spread) for k, spread in enumerate(state.tau2) if spread})

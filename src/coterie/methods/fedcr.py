@@ -28,7 +28,7 @@ from coterie.clients.rules.rule import Rule
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.private_layers import PartlyShared, SharedLayers, send_shared_part
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
@@ -67,10 +67,7 @@ class FedCR(SharedLayers):
     clip: Annotated[float, Field(ge=0, description="largest norm of a gradient; 0 for no limit")] = 10.0
     head_epochs: Annotated[int, Field(ge=0, description="passes for the head before the last evaluation")] = 10
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send Gaussians of every class"
-        return PrivacySupport(told, told, told)
+    privacy_support = hides_nothing("its clients send Gaussians of every class")
 
     needs = Needs(gaussian=True, classes=True)
 

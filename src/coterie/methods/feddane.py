@@ -51,11 +51,11 @@ class FedDANE(OneModel):
         Field(description="the second cohort: the first, as in the authors' code, or a draw of its own"),
     ] = "same"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        server = "its clients send a gradient and then a model, so that each client is in two sums"
-        clients = "its clients send a gradient beside their model"
-        return PrivacySupport(server, clients, "its clients send the gradient of all their samples")
+    privacy_support = PrivacySupport(
+        "its clients send a gradient and then a model, so that each client is in two sums",
+        "its clients send a gradient beside their model",
+        "its clients send the gradient of all their samples",
+    )
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         layout, same = cohort.server.layout, self.cohorts == "same"

@@ -16,10 +16,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.exchange import Exchanges
 from coterie.methods.method import Cohort
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import AVERAGES
 from coterie.methods.registry import METHODS, Grid
 
@@ -48,10 +47,6 @@ class FedDist(OneModel):
     privacy_support = AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients, server, kappa = cohort.clients, cohort.server, self.kappa
-        mean = Reduce.mean(clients, server.samples[clients] if self.weights == "samples" else None)
-        send = {"model": Send.same(state.model[0], clients)}
-        replies: Replies = yield Exchange(clients, LocalUpdate(), send, reduce={"model": mean})
-        reached = server.aggregation.centres(replies, "model", mean, state.model)
+        reached, _ = yield from train_model(state.model, cohort, LocalUpdate(), self.weights == "uniform")
         # In this form a step of 1 gives the mean to the bit.
-        return GlobalState(((1 - kappa) * state.model.double() + kappa * reached.double()).float())
+        return GlobalState(((1 - self.kappa) * state.model.double() + self.kappa * reached.double()).float())

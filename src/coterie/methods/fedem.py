@@ -31,7 +31,7 @@ from coterie.methods.mixtures import (
     send_components,
     update_shares,
 )
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS
 
 
@@ -53,10 +53,10 @@ class FedEM(MixtureMethod[FedEMState]):
     way.
     """
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients report their shares, and train several models on the same samples"
-        return PrivacySupport("its clients send several models, and report their shares", told, told)
+    privacy_support = hides_nothing(
+        "its clients send several models, and report their shares",
+        "its clients report their shares, and train several models on the same samples",
+    )
 
     def start(self, server: ServerView) -> FedEMState:
         return FedEMState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)))

@@ -31,8 +31,8 @@ from coterie.grouping.affinity import cosines, decomposed_cosines
 from coterie.grouping.aggregate import group_means
 from coterie.grouping.cluster import kmeans
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import RESTARTS, train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.k_models import RESTARTS, ServesGroups, train_groups
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -49,7 +49,7 @@ class FedGroupState:
 
 @METHODS.add("fedgroup")
 @dataclass(frozen=True)
-class FedGroup(Method[FedGroupState]):
+class FedGroup(ServesGroups[FedGroupState]):
     """Groups by the directions of clients' first updates, found once; FedAvg in each (Duan et al., 2021).
 
     Per round: down and up `m P b` bytes; `P b` more each way for a client that is given its group.
@@ -125,9 +125,6 @@ class FedGroup(Method[FedGroupState]):
         np.fill_diagonal(weights, 1.0)
         mixed = server.aggregation.mix(weights, rows)
         return models.index_copy(0, torch.from_numpy(there), mixed)
-
-    def assignment(self, state: FedGroupState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
 
     def newcomer(self, state: FedGroupState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers join as late clients do."""

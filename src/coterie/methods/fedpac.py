@@ -34,7 +34,7 @@ from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -67,10 +67,10 @@ class FedPAC(OneModel):
 
     own_aggregation = "each client's head is a mixture of its own"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send means of their features beside their model"
-        return PrivacySupport(told, told, "its clients send means of the features of their samples")
+    privacy_support = hides_nothing(
+        "its clients send means of their features beside their model",
+        samples="its clients send means of the features of their samples",
+    )
 
     def start(self, server: ServerView) -> FedPACState:
         """Return the common initial model, and its head for everybody.

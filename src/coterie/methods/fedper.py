@@ -17,7 +17,7 @@ from pydantic import Field
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.method import Cohort
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import AVERAGES
 from coterie.methods.private_layers import SharedLayers, select_last_layers
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
@@ -38,9 +38,7 @@ class FedPer(SharedLayers):
         int, Field(ge=1, description="last layers that stay private to each client (K_P)"), Grid(1, 2, 3)
     ] = 1
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        return AVERAGES
+    privacy_support = AVERAGES
 
     def shared(self, layout: Layout) -> Part:
         return layout.everything - select_last_layers(layout, self.private, "private", len(layout.layers))

@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.exchange import Exchanges
 from coterie.methods.method import Cohort
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import AVERAGES
 from coterie.methods.registry import METHODS, Grid
 
@@ -43,8 +41,5 @@ class FedProx(OneModel):
     privacy_support = AVERAGES
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients, server = cohort.clients, cohort.server
-        mean = Reduce.mean(clients, server.samples[clients])
-        send, mu = {"model": Send.same(state.model[0], clients)}, {"mu": np.full(len(clients), self.mu)}
-        replies: Replies = yield Exchange(clients, LocalUpdate(), send, mu, reduce={"model": mean})
-        return GlobalState(server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(state.model, cohort, LocalUpdate(), mu=self.mu)
+        return GlobalState(model)

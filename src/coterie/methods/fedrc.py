@@ -34,7 +34,7 @@ from coterie.methods.mixtures import (
     send_components,
     update_shares,
 )
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS
 
 RAREST = 1e-8
@@ -64,10 +64,10 @@ class FedRC(MixtureMethod[FedRCState]):
     def needs(self) -> Needs:
         return replace(super().needs, classes=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients report their shares and their classes, and train several models on the same samples"
-        return PrivacySupport("its clients send several models, and report their shares and classes", told, told)
+    privacy_support = hides_nothing(
+        "its clients send several models, and report their shares and classes",
+        "its clients report their shares and their classes, and train several models on the same samples",
+    )
 
     def start(self, server: ServerView) -> FedRCState:
         equal = torch.full((self.clusters, server.classes), 1 / server.classes)

@@ -14,7 +14,7 @@ Decisions where the paper is silent, and cost: docs/methods/fedrep.md
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from coterie.clients.rules.private_layers import AlternatingUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.methods.fedper import FedPer
 from coterie.methods.method import Cohort, Split
-from coterie.methods.privacy import AVERAGES, PrivacySupport
+from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -34,37 +34,22 @@ class FedRep(FedPer):
 
     In a round a client trains its head for `head_epochs` with the body frozen, then the body for `body_epochs` with
     the head frozen; `training.epochs` plays no part. The authors train with lr 0.01, momentum 0.5 and batches of
-    10. Trained together, this is FedPer.
+    10.
 
     Bytes as for FedPer (docs/methods/fedrep.md).
     """
 
     family = "personal layers"
 
-    phases: Annotated[
-        Literal["alternating", "joint"], Field(description="head and body one after the other, or together")
-    ] = "alternating"
     head_epochs: Annotated[int, Field(ge=0, description="passes for the head (E_h)"), Grid(1, 5, 10)] = 10
     body_epochs: Annotated[int, Field(ge=0, description="passes for the body (E_b)"), Grid(1, 5)] = 1
-    last_head: Annotated[
-        bool, Field(description="before the last evaluation, every client trains its head once more")
-    ] = True
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        if self.phases == "joint" and not self.last_head:
-            return AVERAGES
-        twice = "its clients train twice in a round"
-        return PrivacySupport(
-            "", "", "its clients train once more before they are scored" if self.phases == "joint" else twice
-        )
+    privacy_support = PrivacySupport("", "", "its clients train twice in a round")
 
     def update(self, cohort: Cohort) -> Rule:
-        if self.phases == "joint":
-            return super().update(cohort)
         return AlternatingUpdate(self.private, self.head_epochs, self.body_epochs)
 
     def measure(self, split: Split, last: bool) -> Rule:
-        if last and self.last_head:
+        if last:
             return AdaptThenEvaluate(split, "model", f"last:{self.private}", self.head_epochs)
         return super().measure(split, last)

@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.clients.rules.two_heads import EvaluateTwoHeads, TwoHeadsUpdate, find_head
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Send
 from coterie.methods.method import Cohort, Needs, ServerView, Split
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS
 
@@ -47,10 +46,8 @@ class FedRoD(OneModel):
         return super().start(server)
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        send = {"model": Send.same(state.model[0], cohort.clients)}
-        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
-        replies: Replies = yield Exchange(cohort.clients, TwoHeadsUpdate(), send, reduce={"model": mean})
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(state.model, cohort, TwoHeadsUpdate())
+        return GlobalState(model)
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

@@ -20,7 +20,7 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -50,10 +50,10 @@ class FedSGD(OneModel):
 
     needs = Needs(plain_sgd=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send gradients, and noise is for models"
-        return PrivacySupport(told, told, "its clients send the gradient of their samples as it is")
+    privacy_support = hides_nothing(
+        "its clients send gradients, and noise is for models",
+        samples="its clients send the gradient of their samples as it is",
+    )
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         clients, layout = cohort.clients, cohort.server.layout

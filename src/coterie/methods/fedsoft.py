@@ -34,7 +34,7 @@ from coterie.methods.mixtures import (
     update_shares,
     warn_of_one_component,
 )
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -72,12 +72,10 @@ class FedSoft(Method[FedSoftState]):
 
     needs = Needs(models="its server counts each model in every group, by shares that are no whole numbers")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients report for which share of their samples each model is the best"
-        return PrivacySupport(
-            "its server receives single clients' shares, and mixes their models by them", told, told
-        )
+    privacy_support = hides_nothing(
+        "its server receives single clients' shares, and mixes their models by them",
+        "its clients report for which share of their samples each model is the best",
+    )
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of K-means on sketches."""

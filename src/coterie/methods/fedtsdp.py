@@ -44,7 +44,7 @@ from coterie.grouping.trigger import Rho, hopkins, reweight_batch
 from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Outputs, Replies, Send
 from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView, Split
-from coterie.methods.privacy import UNTRIED, PrivacySupport
+from coterie.methods.privacy import UNTRIED, hides_nothing
 from coterie.methods.private_layers import evaluate_kept_models, send_shared_part
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Layout, Part
@@ -241,10 +241,9 @@ class FedTSDP(Method[FedTSDPState]):
         """Return the tensors that cluster members share."""
         return state.shared_part(server.layout, self.rounding)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        server = "its server compares what single clients' models predict, and the models"
-        return PrivacySupport(server, UNTRIED, UNTRIED)
+    privacy_support = hides_nothing(
+        "its server compares what single clients' models predict, and the models", UNTRIED
+    )
 
     def start(self, server: ServerView) -> FedTSDPState:
         layers = len(server.layout.layers)

@@ -23,15 +23,14 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.choose import Choose
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.errors import count_of
 from coterie.grouping.affinity import cosines, model_distances, pairwise_distances, quartiles
 from coterie.grouping.cluster import Linkage, cut_dendrogram, dendrogram
 from coterie.grouping.gaps import find_groups
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
-from coterie.methods.k_models import place_by_loss, serve_picked, train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.exchange import Exchange, Exchanges, Log, LogGap, Replies, Send
+from coterie.methods.k_models import ServesGroups, place_by_loss, train_groups
+from coterie.methods.method import UNKNOWN, Cohort, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -49,7 +48,7 @@ class FLHCState:
 
 @METHODS.add("flhc")
 @dataclass(frozen=True)
-class FLHC(Method[FLHCState]):
+class FLHC(ServesGroups[FLHCState]):
     """FedAvg, then one hierarchical clustering of all updates, then FedAvg in each cluster (Briggs et al., 2020).
 
     Per round: down and up `m P b` bytes; `n P b` in the round of the clustering.
@@ -117,14 +116,6 @@ class FLHC(Method[FLHCState]):
         apart = 1 - cosines(updates)
         np.fill_diagonal(apart, 0.0)
         return apart
-
-    def assignment(self, state: FLHCState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
-
-    def newcomer(self, state: FLHCState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers pick the cluster whose model has the smallest loss on their data."""
-        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
-        return serve_picked(state.models, clients, replies)
 
     def final_warnings(self, state: FLHCState, server: ServerView, rounds: int) -> list[str]:
         """Say that clients were never clustered, or are one group, and which setting would have divided them."""

@@ -31,9 +31,9 @@ from coterie.grouping.cluster import cluster_by_distance, nearest_group
 from coterie.grouping.gaps import find_groups
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies, Send
-from coterie.methods.k_models import train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.k_models import ServesGroups, train_groups
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Needs, ServerView
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -50,7 +50,7 @@ class FLUXState:
 
 @METHODS.add("flux")
 @dataclass(frozen=True)
-class FLUX(Method[FLUXState]):
+class FLUX(ServesGroups[FLUXState]):
     """FedAvg, then one clustering by moments of features, then FedAvg in each cluster (Fenoglio et al., 2025).
 
     Per round: down and up `m P b` bytes; once `n P b` more down, and `n M D (C + 1) b` up, M = 1 or 2.
@@ -76,10 +76,9 @@ class FLUX(Method[FLUXState]):
 
     needs = Needs(classes=True, pairs="everybody")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients tell what their samples' features are like"
-        return PrivacySupport("its server compares single clients' features", told, told)
+    privacy_support = hides_nothing(
+        "its server compares single clients' features", "its clients tell what their samples' features are like"
+    )
 
     def start(self, server: ServerView) -> FLUXState:
         initial = server.initial(0)[None]
@@ -135,9 +134,6 @@ class FLUX(Method[FLUXState]):
 
     def _rule(self, server: ServerView) -> LatentMoments:
         return LatentMoments(min(self.directions, output_shape(server.layout)[1]), self.deviations)
-
-    def assignment(self, state: FLUXState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
 
     def newcomer(self, state: FLUXState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers tell their moments, and join the cluster that is nearest on average."""

@@ -25,13 +25,12 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.clients.rules.choose import Choose
 from coterie.errors import count_of
 from coterie.grouping.halves import LEAST, common_half, find_groups
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
-from coterie.methods.k_models import place_by_loss, serve_picked, train_groups
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.exchange import Exchanges, Log
+from coterie.methods.k_models import ServesGroups, place_by_loss, train_groups
+from coterie.methods.method import UNKNOWN, Cohort, Needs, ServerView
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 from coterie.methods.split_halves import gather_halves
 
@@ -49,7 +48,7 @@ class HalvesState:
 
 @METHODS.add("halves")
 @dataclass(frozen=True)
-class Halves(Method[HalvesState]):
+class Halves(ServesGroups[HalvesState]):
     """One-shot groups, as many as an exact test on halves of the clients' data finds; FedAvg in each.
 
     Per round: down and up `m P b` bytes; the first one also `V n P b` down and `2 V n P b` up
@@ -73,10 +72,10 @@ class Halves(Method[HalvesState]):
 
     needs = Needs(models="its server compares directions from halves of single clients' samples")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send directions from halves of their samples"
-        return PrivacySupport("its server compares directions from halves of single clients' samples", told, told)
+    privacy_support = hides_nothing(
+        "its server compares directions from halves of single clients' samples",
+        "its clients send directions from halves of their samples",
+    )
 
     def start(self, server: ServerView) -> HalvesState:
         return HalvesState(server.initial(0)[None], np.full(server.n, UNKNOWN, np.int64), None, False)
@@ -107,14 +106,6 @@ class Halves(Method[HalvesState]):
         groups[gathered.clients] = found.labels
         models = state.models.repeat(found.count, 1)
         return replace(state, models=models, groups=groups, p=p, all_differ=found.all_differ)
-
-    def assignment(self, state: HalvesState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
-
-    def newcomer(self, state: HalvesState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers pick the group whose model has the smallest loss on their data."""
-        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
-        return serve_picked(state.models, clients, replies)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Say so if clients are too few, or have too few samples, to be tested."""

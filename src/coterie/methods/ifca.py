@@ -26,16 +26,16 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
 from coterie.methods.k_models import (
     Init,
+    ServesGroups,
     begin_from_first,
     cluster_first_models,
     describe_first_clustering,
     draw_models,
     redraw_until_all_picked,
-    serve_picked,
     warn_of_one_choice,
     warn_of_sketches,
 )
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.method import UNKNOWN, Cohort, Needs, ServerView
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -54,7 +54,7 @@ class IFCAState:
 
 @METHODS.add("ifca")
 @dataclass(frozen=True)
-class IFCA(Method[IFCAState]):
+class IFCA(ServesGroups[IFCAState]):
     """K models; each client trains the one with the smallest loss on its own data (Ghosh et al., 2020).
 
     Independent initial models can leave a cluster that no client ever picks. `init = "redraw"` draws anew, as the
@@ -77,15 +77,6 @@ class IFCA(Method[IFCAState]):
             "round of all, by K-means, or the better separated of K-means and average linkage"
         ),
     ] = "redraw"
-    min_share: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=1,
-            description="redraw until each model is picked by this share of the first cohort; "
-            "without it 0.35 for two models, 0.4 / K for others, as in the authors' code",
-        ),
-    ] = None
 
     @property
     def needs(self) -> Needs:
@@ -124,22 +115,13 @@ class IFCA(Method[IFCAState]):
         replies = yield Exchange(clients, ChooseThenTrain(), sends, reduce={"model": chosen})  # steps 1-3
         return self._average(models, replies, chosen, cohort)  # step 4
 
-    def assignment(self, state: IFCAState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
-
-    def newcomer(self, state: IFCAState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Let newcomers pick as all clients do: the model with the smallest loss on their data."""
-        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
-        return serve_picked(state.models, clients, replies)
-
     def _redraw(self, cohort: Cohort) -> Exchanges[Tensor]:
-        usual = 0.35 if self.clusters == 2 else 0.4 / self.clusters
         clients = cohort.clients
         return (
             yield from redraw_until_all_picked(
                 lambda attempt: draw_models(cohort.server, self.clusters, attempt),
                 lambda models: Exchange(clients, Choose(), {"models": Send.all(models, clients)}),
-                usual if self.min_share is None else self.min_share,
+                0.35 if self.clusters == 2 else 0.4 / self.clusters,  # as in the authors' code
             )
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from coterie.grouping.cluster import average_linkage, better_separated, kmeans
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.aggregation import Aggregator
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, ServerView
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
 from coterie.models.layout import Layout, Part
 
 MAX_REDRAWS = 100
@@ -196,6 +196,31 @@ def serve_picked(models: Tensor, clients: Ids, replies: Replies) -> Assignment:
     groups = np.full(len(clients), UNKNOWN, np.int64)
     groups[np.isin(clients, replies.clients)] = read_choices(replies)
     return Assignment(models, groups)
+
+
+class HasGroups(Protocol):
+    """A state with a model for each group `[K, P]`, and the group of each client `[n]`."""
+
+    @property
+    def models(self) -> Tensor: ...
+
+    @property
+    def groups(self) -> NDArray[np.int64]: ...
+
+
+G = TypeVar("G", bound=HasGroups)
+
+
+class ServesGroups(Method[G]):
+    """A method that serves each client the model of its group."""
+
+    def assignment(self, state: G, server: ServerView) -> Assignment:
+        return Assignment(state.models, state.groups)
+
+    def newcomer(self, state: G, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
+        """Let newcomers pick the group whose model has the smallest loss on their data."""
+        replies: Replies = yield Exchange(clients, Choose(), {"models": Send.all(state.models, clients)})
+        return serve_picked(state.models, clients, replies)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from typing import Annotated
 from pydantic import Field
 
 from coterie.clients.rules.local_update import LocalUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.exchange import Exchanges, Ids
 from coterie.methods.method import Assignment, Cohort, Needs, ServerView
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -45,10 +44,8 @@ class KNNPer(OneModel):
     privacy_support = PrivacySupport("", "", "its clients predict by their stored samples")
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        send = {"model": Send.same(state.model[0], cohort.clients)}
-        mean = Reduce.mean(cohort.clients, cohort.server.samples[cohort.clients])
-        replies: Replies = yield Exchange(cohort.clients, LocalUpdate(), send, reduce={"model": mean})
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(state.model, cohort, LocalUpdate())
+        return GlobalState(model)
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         return replace(super().assignment(state, server), neighbours=self.neighbours)

@@ -7,7 +7,7 @@ optimum in some tens of exchanges.
 Every round:
     1. Each client uploads the gradient of its loss at W; g is their mean by samples, plus that of the penalty.
     2. The direction is d = -H g, H being made of the last steps s and of how g changed by them, y.   (two loops)
-    3. Clients upload gradients at W + t d for one or a few t, until |g(t) d| <= `slope` |g d|.
+    3. Clients upload gradients at W + t d for one or a few t, until |g(t) d| <= `SLOPE` |g d|.
     4. W <- W + t d.
 Decisions, and cost: docs/methods/lbfgs.md
 """
@@ -28,11 +28,14 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.method import Cohort, ServerView
 from coterie.methods.one_model import ServesOneModel
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 CURVED = 1e-10
 """The least cosine between a step and what it changed the gradient by, for the pair to be remembered."""
+
+SLOPE = 0.5
+"""The largest share of the slope along d that may remain at the new model."""
 
 
 @state("lbfgs")
@@ -71,17 +74,14 @@ class LBFGS(ServesOneModel[LBFGSState]):
         Grid(0.01, 0.1, 1.0, 10.0, 100.0),
     ] = 1.0
     memory: Annotated[int, Field(ge=1, description="latest steps from which H is built")] = 10
-    slope: Annotated[
-        float, Field(gt=0, lt=1, description="largest share of the slope along d that may remain at the new model")
-    ] = 0.5
     trials: Annotated[int, Field(ge=1, description="step lengths tried in a round, at most")] = 10
 
     own_step = "its server takes a step of its own"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send gradients, and noise is for models"
-        return PrivacySupport(told, told, "its clients send the gradient of their samples as it is")
+    privacy_support = hides_nothing(
+        "its clients send gradients, and noise is for models",
+        samples="its clients send the gradient of their samples as it is",
+    )
 
     def start(self, server: ServerView) -> LBFGSState:
         model, none = server.initial(0)[None], torch.empty(0, server.layout.size, dtype=torch.float64)
@@ -112,7 +112,7 @@ class LBFGS(ServesOneModel[LBFGSState]):
                 )  # step again next time
             along = float(new @ direction)
             best = (statistics, new, there, length)
-            if abs(along) <= self.slope * abs(slope):
+            if abs(along) <= SLOPE * abs(slope):
                 break
             if along < 0:
                 low, low_slope = length, along

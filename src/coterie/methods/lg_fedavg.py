@@ -19,9 +19,9 @@ from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.private_layers import PrivateUpdate
 from coterie.clients.rules.rule import Rule
 from coterie.errors import count_of
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.exchange import Exchanges
 from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.one_model import train_model
 from coterie.methods.privacy import AVERAGES
 from coterie.methods.private_layers import PartlyShared, SharedLayers, select_last_layers
 from coterie.methods.registry import METHODS, Grid
@@ -77,10 +77,5 @@ class LGFedAvg(SharedLayers):
     def round(self, state: PartlyShared, cohort: Cohort) -> Exchanges[PartlyShared]:
         if cohort.round > self.pretrain:
             return (yield from super().round(state, cohort))
-        clients = cohort.clients
-        send, mean = (
-            {"model": Send.same(state.model[0], clients)},
-            Reduce.mean(clients, cohort.server.samples[clients]),
-        )
-        replies: Replies = yield Exchange(clients, LocalUpdate(), send, reduce={"model": mean})
-        return replace(state, model=cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(state.model, cohort, LocalUpdate())
+        return replace(state, model=model)

@@ -7,18 +7,16 @@ Cost: docs/methods/local-only.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 
 from coterie.catalogue import state
 from coterie.clients.rules.local_update import TrainOwn
 from coterie.methods.exchange import Exchange, Exchanges, Ids
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, ServerView
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS
 
 
@@ -35,29 +33,21 @@ class LocalOnlyState:
 class LocalOnly(Method[LocalOnlyState]):
     """Every client trains alone on its own data; nothing is ever sent (also: Standalone, NoFed).
 
-    Who takes part in a round trains, as with every other method, so that all have trained for as long; with
-    `trains = "everybody"` all do, and R rounds of E epochs make R E epochs (docs/methods/local-only.md).
+    Who takes part in a round trains, as with every other method, so that all have trained for as long
+    (docs/methods/local-only.md).
     """
 
     family = "personal models"
 
-    trains: Annotated[
-        Literal["cohort", "everybody"],
-        Field(description="the clients that train in a round: those that take part, or all"),
-    ] = "cohort"
-
     own_aggregation = "it averages nothing"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send nothing that noise could hide"
-        return PrivacySupport(told, told, samples="")
+    privacy_support = replace(hides_nothing("its clients send nothing that noise could hide"), samples="")
 
     def start(self, server: ServerView) -> LocalOnlyState:
         return LocalOnlyState(server.initial(0)[None])
 
     def round(self, state: LocalOnlyState, cohort: Cohort) -> Exchanges[LocalOnlyState]:
-        yield Exchange(cohort.clients if self.trains == "cohort" else cohort.server.everyone, TrainOwn())
+        yield Exchange(cohort.clients, TrainOwn())
         return state
 
     def assignment(self, state: LocalOnlyState, server: ServerView) -> Assignment:

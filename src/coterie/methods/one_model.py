@@ -9,8 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from coterie.catalogue import state
-from coterie.methods.exchange import Exchanges, Ids
-from coterie.methods.method import Assignment, Method, ServerView
+from coterie.clients.rules.rule import Rule
+from coterie.grouping.exact_sums import Reduce
+from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.method import Assignment, Cohort, Method, ServerView
 
 
 @state("global-model")
@@ -19,6 +21,25 @@ class GlobalState:
     """The global model `[1, P]`."""
 
     model: Tensor
+
+
+def train_model(
+    model: Tensor, cohort: Cohort, rule: Rule, uniform: bool = False, mu: float = 0.0
+) -> Exchanges[tuple[Tensor, Replies]]:
+    """Let the cohort train `model` `[1, P]` by a rule; return the mean of its uploads, and all that it answered.
+
+    Args:
+        model: that everybody is sent.
+        cohort: who takes part.
+        rule: what each of them does.
+        uniform: whether clients count alike in the mean, and not by their samples.
+        mu: strength of the pull to the model.
+    """
+    clients, server = cohort.clients, cohort.server
+    mean = Reduce.mean(clients, None if uniform else server.samples[clients])
+    send, pull = {"model": Send.same(model[0], clients)}, {"mu": np.full(len(clients), mu)} if mu else {}
+    replies: Replies = yield Exchange(clients, rule, send, pull, reduce={"model": mean})
+    return server.aggregation.centres(replies, "model", mean, model), replies
 
 
 class HasModel(Protocol):

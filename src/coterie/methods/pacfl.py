@@ -30,9 +30,9 @@ from coterie.grouping.gaps import find_groups
 from coterie.grouping.subspaces import paired_angles, smallest_angles
 from coterie.methods.client_rows import replace_rows
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, LogGap, Replies
-from coterie.methods.k_models import train_groups
-from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Method, Needs, ServerView
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.k_models import ServesGroups, train_groups
+from coterie.methods.method import UNKNOWN, Affinity, Assignment, Cohort, Needs, ServerView
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -48,7 +48,7 @@ class PACFLState:
 
 @METHODS.add("pacfl")
 @dataclass(frozen=True)
-class PACFL(Method[PACFLState]):
+class PACFL(ServesGroups[PACFLState]):
     """One-shot groups by the angles between subspaces of the clients' data (Vahidian et al., 2023).
 
     Per round: down and up `m P b` bytes; at first `n C p d b` more up, of C classes and inputs of d numbers.
@@ -69,10 +69,10 @@ class PACFL(Method[PACFLState]):
 
     needs = Needs(pairs="everybody")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send directions in which their samples lie"
-        return PrivacySupport("its server compares directions of single clients' samples", told, told)
+    privacy_support = hides_nothing(
+        "its server compares directions of single clients' samples",
+        "its clients send directions in which their samples lie",
+    )
 
     def start(self, server: ServerView) -> PACFLState:
         shape = self._rule(server).shapes(server.layout)["bases"]
@@ -131,9 +131,6 @@ class PACFL(Method[PACFLState]):
 
     def _angles(self, bases: Tensor) -> NDArray[np.float64]:
         return paired_angles(bases) if self.angles == "paired" else smallest_angles(bases)
-
-    def assignment(self, state: PACFLState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
 
     def newcomer(self, state: PACFLState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers send their vectors and join the cluster that is nearest on average."""

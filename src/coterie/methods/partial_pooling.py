@@ -30,7 +30,7 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
 from coterie.methods.method import Assignment, Cohort, ServerView
 from coterie.methods.one_model import ServesOneModel
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -63,10 +63,7 @@ class PartialPooling(ServesOneModel[PoolingState]):
         Field(description="what has a share of its own: each layer, or each layer's weights and its constants"),
     ] = "layer"
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients report how the halves of their samples agree"
-        return PrivacySupport(told, told, told)
+    privacy_support = hides_nothing("its clients report how the halves of their samples agree")
 
     def start(self, server: ServerView) -> PoolingState:
         model = server.initial(0)[None]

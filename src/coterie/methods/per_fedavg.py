@@ -23,10 +23,9 @@ from pydantic import Field
 
 from coterie.clients.rules.evaluate import AdaptThenEvaluate
 from coterie.clients.rules.meta import MetaUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
+from coterie.methods.exchange import Exchange, Exchanges, Ids
 from coterie.methods.method import Cohort, Needs, ServerView, Split, serve
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -78,11 +77,9 @@ class PerFedAvg(OneModel):
     )
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
-        clients = cohort.clients
-        rule, mean = MetaUpdate(self.alpha, self.beta, self.order, self.delta), Reduce.mean(clients)
-        send = {"model": Send.same(state.model[0], clients)}
-        replies: Replies = yield Exchange(clients, rule, send, reduce={"model": mean})
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        rule = MetaUpdate(self.alpha, self.beta, self.order, self.delta)
+        model, _ = yield from train_model(state.model, cohort, rule, uniform=True)
+        return GlobalState(model)
 
     def evaluation(
         self, state: GlobalState, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

@@ -20,10 +20,9 @@ import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.moreau import MoreauUpdate
-from coterie.grouping.exact_sums import Reduce
-from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
+from coterie.methods.exchange import Exchanges
 from coterie.methods.method import Assignment, Cohort, Needs, ServerView
-from coterie.methods.one_model import GlobalState, OneModel
+from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 
@@ -59,10 +58,8 @@ class PFedMe(OneModel):
 
     def round(self, state: GlobalState, cohort: Cohort) -> Exchanges[GlobalState]:
         rule = MoreauUpdate(self.lam, self.personal_steps, self.personal_lr)
-        send = {"model": Send.same(state.model[0], cohort.clients)}
-        mean = Reduce.mean(cohort.clients)
-        replies: Replies = yield Exchange(cohort.clients, rule, send, reduce={"model": mean})
-        return GlobalState(cohort.server.aggregation.centres(replies, "model", mean, state.model))
+        model, _ = yield from train_model(state.model, cohort, rule, uniform=True)
+        return GlobalState(model)
 
     def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")

@@ -113,6 +113,11 @@ class PrivacySupport:
     """Noise in steps covers it where all that a client sends comes of plain steps of training."""
 
 
+def hides_nothing(server: str, clients: str = "", samples: str = "") -> PrivacySupport:
+    """Return that no noise covers what leaves clients, and why; a reason that is not given is the one before it."""
+    return PrivacySupport(server, clients or server, samples or clients or server)
+
+
 UNTRIED = "its clients send only models, but nobody has tried how it makes groups of models under noise"
 """Of what noise would cover, for all that the server does with models under noise costs nothing."""
 

@@ -27,7 +27,8 @@ from coterie.grouping.affinity import squared_distances
 from coterie.grouping.aggregate import trimmed_means
 from coterie.grouping.cluster import trimmed_kmeans
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.k_models import ServesGroups
+from coterie.methods.method import UNKNOWN, Assignment, Cohort, Needs, ServerView
 from coterie.methods.privacy import UNTRIED, PrivacySupport
 from coterie.methods.registry import METHODS, Grid
 from coterie.models.layout import Part
@@ -45,7 +46,7 @@ class RobustTKMState:
 
 @METHODS.add("robust-tkm")
 @dataclass(frozen=True)
-class RobustTKM(Method[RobustTKMState]):
+class RobustTKM(ServesGroups[RobustTKMState]):
     """One-shot clustering that survives Byzantine clients (Ghosh et al., 2019).
 
     Without trimming this is one-shot K-means and FedAvg in each cluster. Per round: down and up `m P b` bytes;
@@ -76,12 +77,11 @@ class RobustTKM(Method[RobustTKMState]):
 
     needs = Needs(models="its server compares single clients' models")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        server = "its server clusters single clients' models"
-        return PrivacySupport(
-            server, UNTRIED, "its clients train longer at first than the privacy accounting assumes"
-        )
+    privacy_support = PrivacySupport(
+        "its server clusters single clients' models",
+        UNTRIED,
+        "its clients train longer at first than the privacy accounting assumes",
+    )
 
     def start(self, server: ServerView) -> RobustTKMState:
         rows = server.initial(0).repeat(self.clusters, 1)
@@ -102,9 +102,6 @@ class RobustTKM(Method[RobustTKMState]):
             everyone[joined] = groups
             state = replace(state, groups=everyone)
         return state
-
-    def assignment(self, state: RobustTKMState, server: ServerView) -> Assignment:
-        return Assignment(state.models, state.groups)
 
     def newcomer(self, state: RobustTKMState, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Let newcomers train alone and join the nearest centre."""

@@ -24,7 +24,7 @@ from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Replies, Send
 from coterie.methods.method import Cohort, Needs, ServerView
 from coterie.methods.one_model import GlobalState, OneModel
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS
 
 
@@ -49,12 +49,10 @@ class Scaffold(OneModel):
 
     needs = Needs(plain_sgd=True)
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients send the change of a control variate beside their model"
-        return PrivacySupport(
-            told, told, "its clients keep control variates, made from their samples, from round to round"
-        )
+    privacy_support = hides_nothing(
+        "its clients send the change of a control variate beside their model",
+        samples="its clients keep control variates, made from their samples, from round to round",
+    )
 
     def start(self, server: ServerView) -> ScaffoldState:
         model = server.initial(0)[None]

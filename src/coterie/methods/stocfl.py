@@ -31,7 +31,7 @@ from coterie.grouping.cluster import cluster_by_distance
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Log, Replies, Send
 from coterie.methods.method import UNKNOWN, Assignment, Cohort, Method, Needs, ServerView
-from coterie.methods.privacy import PrivacySupport
+from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
 
 
@@ -68,10 +68,10 @@ class StoCFL(Method[StoCFLState]):
 
     needs = Needs(models="its server groups clients by their first updates", pairs="cohort")
 
-    @property
-    def privacy_support(self) -> PrivacySupport:
-        told = "its clients train several models on the same samples"
-        return PrivacySupport("its server compares how single clients' models moved", told, told)
+    privacy_support = hides_nothing(
+        "its server compares how single clients' models moved",
+        "its clients train several models on the same samples",
+    )
 
     def start(self, server: ServerView) -> StoCFLState:
         initial = server.initial(0)[None]
