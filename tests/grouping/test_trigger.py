@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
-from coterie.grouping.trigger import Rho, hopkins, reweight_batch
+from coterie.grouping.trigger import hopkins, reweight_batch
 
 
 def means(points: list[np.ndarray]) -> float:
@@ -86,14 +85,3 @@ def test_weights_stay_above_0_in_the_longest_run() -> None:
         weights = reweight_batch(weights, np.arange(50), "literal")
     assert weights.min() > 0
     assert weights.sum() == pytest.approx(1.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("value", [0, 0.5, 0.999, "literal"])
-def test_rho_takes(value: float | str) -> None:
-    assert TypeAdapter(Rho).validate_python(value) == value
-
-
-@pytest.mark.parametrize("value", [1, 1.0, -0.1, np.nan, True, None, "half", [0.5]])
-def test_rho_refuses(value: object) -> None:
-    with pytest.raises(ValidationError, match=r" 0 .* 1, or literal"):
-        TypeAdapter(Rho).validate_python(value)

@@ -8,29 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.clients.engine.engine import Engine
-from coterie.clients.rules import ChooseThenTrain, LocalUpdate, Order, Score, Train
+from coterie.clients.rules import ChooseThenTrain, Order, Score, Train
 from coterie.grouping.aggregate import group_means
 from coterie.methods import IFCA, FedAvg, LocalOnly
 from coterie.models.origin import initialise
-from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive
-from tests.federated import Trained, planted, train
-
-SIZES = [40 + 3 * i for i in range(20)]
-
-
-def _engine(run: Trained) -> Engine:
-    assert isinstance(run.runtime, LocalRuntime)
-    return run.runtime.engine
-
-
-def _trained(run: Trained, client: int, round: int, start: torch.Tensor) -> torch.Tensor:
-    """What a client makes of a model, asked of the engine directly."""
-    engine = _engine(run)
-    me = engine.client(Order(client, round, LocalUpdate(), {}), {})
-    (result,) = engine.answer([me], [Train(start)])
-    return result.model  # type: ignore[union-attr]  # a Train is answered by a Trained
+from tests.federated import planted, train
+from tests.survival import SIZES, asked, local
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
@@ -41,7 +25,7 @@ def test_fedavg_6_2(weights: str) -> None:
         before, after = run.states[number - 1].model, run.states[number].model
         ((_, replies),) = run.asked[number - 1]
         share = replies.samples / replies.samples.sum() if weights == "samples" else np.full(10, 0.1)
-        models = [_trained(run, int(c), number, before[0]) for c in replies.clients]
+        models = [asked(run, int(c), number, Train(before[0])).model for c in replies.clients]
         expected = sum(float(p) * m.double() for p, m in zip(share, models, strict=True))
         torch.testing.assert_close(after[0], torch.as_tensor(expected).float(), atol=1e-6, rtol=0)
 
@@ -49,7 +33,7 @@ def test_fedavg_6_2(weights: str) -> None:
 def test_ifca_6_11_choice_is_the_smallest_loss() -> None:
     """Every client trains the model with the smallest loss on its own training data."""
     run = train(IFCA(clusters=3, init="plain"), planted("feature"), 2)
-    engine = _engine(run)
+    engine = local(run).engine
     before = run.states[1].models
     ((_, replies),) = run.asked[1]
     for client in range(20):
@@ -113,19 +97,19 @@ def test_ifca_a_client_that_never_took_part_chooses_at_its_evaluation() -> None:
 def test_local_only_6_20_at_partial_participation_only_the_cohort_trains() -> None:
     """A client has trained in the rounds in which it took part, as with FedAvg, and for as long."""
     run = train(LocalOnly(), planted("feature"), 3, participation=0.3)
-    engine = _engine(run)
+    engine = local(run).engine
     rounds_of: dict[int, list[int]] = {client: [] for client in range(20)}
-    for number, asked in enumerate(run.asked, 1):
-        for _, replies in asked:
+    for number, exchanged in enumerate(run.asked, 1):
+        for _, replies in exchanged:
             for client in replies.clients.tolist():
                 rounds_of[client].append(number)
-    assert [len(replies) for asked in run.asked for _, replies in asked] == [6, 6, 6]
+    assert [len(replies) for exchanged in run.asked for _, replies in exchanged] == [6, 6, 6]
     assert all(not rows for rows in run.ledgers)
     served = run.served()
     for client, numbers in rounds_of.items():
         model = initialise(engine.network, engine.layout, 0)
         for number in numbers:
-            model = _trained(run, client, number, model)
+            model = asked(run, client, number, Train(model)).model
         assert torch.equal(served[client], model)
 
 

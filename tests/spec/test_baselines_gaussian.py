@@ -211,25 +211,6 @@ def test_fedcr_6_18_evaluation_averages_draws_and_ends_with_heads(network: dict[
         assert model is None or torch.equal(now, model)  # type: ignore[arg-type]  # both are there
 
 
-@pytest.mark.medium
-@pytest.mark.each_once
-@some_or_all
-@both_networks
-def test_fedcr_6_18_bytes(network: dict[str, Any], participation: float) -> None:
-    """m b (P_body + 2 C Z) each way, and the head once to each client that starts."""
-    run = train(METHODS["fedcr"], planted("feature"), 4, participation=participation, **network)
-    m, shared, private = round(20 * participation), body(run).size, head(run).size
-    seen: set[int] = set()
-    for number in range(1, 5):
-        ((exchange, _),) = run.asked[number - 1]
-        fresh = set(exchange.clients.tolist()) - seen
-        assert run.bytes("up", number) == m * (shared + 2 * C * Z) * 4
-        assert run.bytes("down", number) == (m * (shared + 2 * C * Z) + len(fresh) * private) * 4
-        items = [(client, scalars) for client, _, what, scalars in run.ledgers[number - 1] if what == "initial"]
-        assert items == [(client, private) for client in sorted(fresh)]
-        seen |= fresh
-
-
 # ---- FedSR
 
 
@@ -311,16 +292,3 @@ def test_fedsr_6_19_evaluation_adapts_a_copy(network: dict[str, Any], adapt: Any
     assert FedSR().evaluation(run.state, run.server, everyone).rule == AdaptThenEvaluate("test", "", "last:1", 10)
     joined = drive(run.method.newcomer(run.state, np.array([3, 4]), run.server), run.runtime.answer)
     assert torch.equal(joined.models[joined.served], run.state.model.expand(2, -1))
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@some_or_all
-@both_networks
-def test_fedsr_6_19_bytes(network: dict[str, Any], participation: float) -> None:
-    """m b (P + 2 C Z + 1) each way."""
-    run = train(METHODS["fedsr"], planted("feature"), 2, participation=participation, **network)
-    expected = round(20 * participation) * (run.server.layout.size + 2 * C * Z + 1) * 4
-    for number in (1, 2):
-        assert run.bytes("up", number) == run.bytes("down", number) == expected
-    assert {what for rows in run.ledgers for _, _, what, _ in rows} == {"model", "prior"}

@@ -206,7 +206,7 @@ def test_fedrep_6_6_everybody_trains_the_head_in_the_end(network: str) -> None:
 @pytest.mark.medium
 @pytest.mark.each_once
 @some_or_all
-@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
 @pytest.mark.parametrize(("network", "client_dropout"), [("planted-perceptron", 0.3), ("narrow-batch-norm", 0.0)])
 def test_fedper_6_5_bytes(name: str, network: str, client_dropout: float, participation: float) -> None:
     """m b P_shared each way, and the private layers once to each client that starts; again, if it vanished."""
@@ -325,13 +325,3 @@ def test_fedbabu_6_8_evaluation_adapts_the_whole_model_and_forgets_it(network: s
     assert kept(run, "model") == [None] * 20
     plain = [asked(run, c, 2, Score(served)).loss for c in everyone]
     assert np.mean([s.loss for s in scores]) < np.mean(plain)
-
-
-@pytest.mark.medium
-@pytest.mark.each_once
-@some_or_all
-@pytest.mark.parametrize("network", ["planted-perceptron", "narrow-batch-norm"])
-def test_fedbabu_6_8_bytes(network: str, participation: float) -> None:
-    """m b P_body each way, and the head once to each client that starts."""
-    run = train(FedBABU(), planted("feature"), 4, participation=participation, network=network)
-    _assert_bytes(run, body(run), round(20 * participation))

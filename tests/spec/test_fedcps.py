@@ -15,18 +15,13 @@ from coterie.clients.rules import Order, Score, Training
 from coterie.clients.rules.proximal import PLU, pull_ratio
 from coterie.methods import Cohort
 from coterie.methods.fedcps import FedCPS, FedCPSState
-from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive
 from tests import federated
 from tests.federated import TRAINING, planted, train
 from tests.spec.quadratic import QUADRATIC, middles, quadratics
+from tests.survival import local
 
 SIZES = [40 + 3 * i for i in range(20)]
-
-
-def local(run: federated.Trained) -> LocalRuntime:
-    assert isinstance(run.runtime, LocalRuntime)
-    return run.runtime
 
 
 def personal(run: federated.Trained) -> Tensor:

@@ -25,16 +25,11 @@ from coterie.errors import BadInput
 from coterie.methods import METHODS, Cohort
 from coterie.methods.fedcps import FedCPS, FedCPSState
 from coterie.runs.schema.experiment import Experiment
-from coterie.runtime.local.runtime import LocalRuntime
 from coterie.runtime.runtime import drive
 from tests.federated import TRAINING, Trained, planted, train
+from tests.survival import local
 
 SIZES = [40 + 3 * i for i in range(20)]
-
-
-def local(run: Trained) -> LocalRuntime:
-    assert isinstance(run.runtime, LocalRuntime)
-    return run.runtime
 
 
 def next_round(

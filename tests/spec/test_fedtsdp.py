@@ -341,7 +341,7 @@ def test_fedtsdp_1_5_means_inside_clusters() -> None:
 
 
 @pytest.mark.parametrize(("rho", "share"), [(0.5, 0.5), (0.9, 0.9), (0.0, 0.0), ("literal", 10000 / 10001)])
-def test_fedtsdp_1_8_7(rho: float | str, share: float) -> None:
+def test_fedtsdp_1_8_7(rho: Any, share: float) -> None:
     """pi sums to 1, stays above 0, and rho of it lies on the batch; literally, the next batch is the same (D9)."""
     run = train(FedTSDP(rho=rho, **EASY), planted("iid", clients=3, samples=20, public=10000), 4)
     for number in range(1, 5):

@@ -25,6 +25,7 @@ from coterie.methods import (
     FedAMP,
     FedAvg,
     FedBN,
+    FedCR,
     FedDANE,
     FedDist,
     FedEM,
@@ -35,6 +36,7 @@ from coterie.methods import (
     FedRoD,
     FedSGD,
     FedSoft,
+    FedSR,
     FeSEM,
     FeSEMMA,
     Halves,
@@ -91,6 +93,11 @@ class Round:
         return 4 * (self.layout.size - self.layout.of_kind("norm").size)
 
     @property
+    def body(self) -> int:
+        """Bytes of a model without its last layer."""
+        return 4 * (self.layout.size - self.layout.last_layers(1).size)
+
+    @property
     def layers(self) -> int:
         return len(self.layout.layers)
 
@@ -104,6 +111,22 @@ def both(scalars: float) -> tuple[float, float]:
 
 
 Bytes = Callable[[Round], tuple[float, float]]
+
+
+def tell_features(moments: int) -> Bytes:
+    """FLUX: in the second round five directions of so many moments, of everybody's samples and of each class."""
+    told = ALL * 4 * 5 * moments * (1 + CLASSES)
+    return lambda r: ((r.m + ALL * (r.number == 2)) * r.one, r.m * r.one + told * (r.number == 2))
+
+
+ONE: list[Method[Any]] = [
+    *(FedAvg(), FedSGD(), FedProx(), FedDist(), PerFedAvg(), PerFedAvg(order="hf"), Ditto()),
+    *(PFedMe(), APFL(), FedAMP(), FedALA(), FedRoD(), KNNPer(), FedSR(prior="own")),
+    *(CFL(**QUICK), AdaCFL(**QUICK), LayerCFL(**QUICK, layers="last:1")),
+]
+"""A model each way."""
+GAUSSIANS = 4 * 2 * CLASSES * 8
+"""Bytes of a Gaussian of each class, of eight features."""
 CASES: list[tuple[str, Method[Any], Bytes]] = [
     ("ifca", IFCA(clusters=3, init="plain"), lambda r: (r.m * 3 * r.one, r.m * (r.one + 4))),
     ("fesem", FeSEM(clusters=2), lambda r: both((ALL if r.is_first else r.m) * r.one)),
@@ -139,17 +162,8 @@ CASES: list[tuple[str, Method[Any], Bytes]] = [
     ),
     ("stocfl", StoCFL(), lambda r: both((2 * r.m + r.fresh) * r.one)),
     ("flhc", FLHC(after=1), lambda r: both((ALL if r.number == 2 else r.m) * r.one)),
-    *(
-        (
-            f"flux-{1 + deviations}",
-            FLUX(after=1, directions=5, deviations=deviations),
-            lambda r, told=20 * (1 + deviations) * (1 + CLASSES): (
-                (r.m + ALL * (r.number == 2)) * r.one,
-                r.m * r.one + ALL * told * (r.number == 2),
-            ),
-        )
-        for deviations in (False, True)
-    ),
+    ("flux", FLUX(after=1, directions=5), tell_features(1)),
+    ("flux-deviations", FLUX(after=1, directions=5, deviations=True), tell_features(2)),
     ("pacfl", PACFL(vectors=2), lambda r: (r.m * r.one, r.m * r.one + ALL * CLASSES * 2 * 64 * 4 * r.is_first)),
     (
         "halves",
@@ -188,15 +202,18 @@ CASES: list[tuple[str, Method[Any], Bytes]] = [
         ),
     ),
     *(
-        (type(method).__name__ + str(place), method, lambda r: both(r.m * r.one))
-        for place, method in enumerate(
-            [
-                *(FedAvg(), FedSGD(), FedProx(), FedDist(), PerFedAvg(), PerFedAvg(order="hf"), Ditto()),
-                *(PFedMe(), APFL(), FedAMP(), FedALA(), FedRoD(), KNNPer()),
-                *(CFL(**QUICK), AdaCFL(**QUICK), LayerCFL(**QUICK, layers="last:1")),
-            ]
-        )
+        (f"{type(method).__name__}-{place}", method, lambda r: both(r.m * r.one))
+        for place, method in enumerate(ONE)
     ),
+    (
+        "fedcr",
+        FedCR(samples=2),
+        lambda r: (
+            r.m * (r.body + GAUSSIANS) + r.fresh * (r.one - r.body),
+            r.m * (r.body + GAUSSIANS),
+        ),
+    ),
+    ("fedsr", FedSR(), lambda r: both(r.m * (r.one + GAUSSIANS + 4))),
 ]
 
 
@@ -207,7 +224,8 @@ CASES: list[tuple[str, Method[Any], Bytes]] = [
 def test_cross_8_5_bytes(method: Method[Any], expected: Bytes, participation: float) -> None:
     """Down and up, running statistics and all, in every round."""
     federation = planted("incongruent" if isinstance(method, CFL) else "feature", 2, samples=40)
-    run = train(method, federation, 4, participation=participation, network="planted-batch-norm")
+    network = None if method.needs.gaussian else "planted-batch-norm"
+    run = train(method, federation, 4, participation=participation, network=network)
     seen: set[int] = set()
     for number, (before, after) in enumerate(pairwise(run.states), 1):
         clients = set(np.random.default_rng((0, number)).permutation(ALL)[: round(ALL * participation)].tolist())

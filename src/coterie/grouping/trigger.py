@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator
+from pydantic import Field
 
 
 def hopkins(points: NDArray[np.float64], rng: np.random.Generator, repeats: int = 1, sample: float = 1.0) -> float:
@@ -39,14 +39,7 @@ def _hopkins_once(points: NDArray[np.float64], rng: np.random.Generator, size: i
     return float(other / (other + own)) if other + own > 0 else 0.5
 
 
-def _rho(value: Any) -> float | str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (value == "literal" or (number and 0 <= value < 1)):
-        raise ValueError("it must be a number from 0 to below 1, or literal")
-    return float(value) if number else "literal"
-
-
-Rho = Annotated[float | str, BeforeValidator(_rho)]
+Rho = Annotated[float, Field(ge=0, lt=1)] | Literal["literal"]
 """How much weight moves to a batch, as a setting: see `reweight_batch`."""
 
 

@@ -98,9 +98,11 @@ class Aggregator(ABC):
         """In which the means of all cohorts are; None where it is not known who may be in one."""
         return None
 
-    @abstractmethod
     def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
         """Return the mean of models for each row of weights; by another rule, the centre of those that count.
+
+        Not under noise, where mixtures would give a client's model to several sums, nor under a server optimizer,
+        for a mixture is no step from an earlier model.
 
         Args:
             weights: `[K, r]`, none negative; a row of zeros gives zeros.
@@ -109,6 +111,7 @@ class Aggregator(ABC):
         Raises:
             TypeError: models may not be mixed here.
         """
+        raise TypeError(f"{type(self).__name__} mixes no models")
 
     def average(
         self,

@@ -416,13 +416,8 @@ class CFL(ServesGroups[CFLState]):
         part = state.chosen if self.eps2_is_of_selected else -1
         samples = server.samples if self.weights == "samples" else np.ones(server.n)
         mute = state.find_mute(cohort.round, len(cohort.clients) / server.n)
-        tops, until, tests, closest = (
-            state.tops.copy(),
-            state.until.copy(),
-            state.tests.copy(),
-            state.closest.copy(),
-        )
-        state = replace(state, tops=tops, until=until, tests=tests, closest=closest)
+        tests, closest = state.tests.copy(), state.closest.copy()
+        state = replace(state, tops=state.tops.copy(), until=state.until.copy(), tests=tests, closest=closest)
         logs: dict[str, dict[str, float]] = {"leaf": {}, "update norm": {}, "split threshold": {}}
         if cohort.round == 1:
             logs["leaf"]["0"] = -1.0

@@ -16,12 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.adaptive_start import AdaptiveStartUpdate
 from coterie.methods.exchange import Exchanges
-from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.method import Cohort, ServerView
 from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.private_layers import select_last_layers
@@ -38,6 +37,7 @@ class FedALA(OneModel):
     """
 
     family = "personal models"
+    own = "model"
 
     layers: Annotated[
         int, Field(ge=1, description="last layers that are taken over weight by weight (p)"), Grid(1, 2)
@@ -63,6 +63,3 @@ class FedALA(OneModel):
             state.model, cohort, AdaptiveStartUpdate(self.layers, self.share, self.eta)
         )
         return GlobalState(model)
-
-    def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
-        return Assignment(state.model, np.zeros(server.n, np.int64), own="model")

@@ -25,14 +25,13 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.soft_clusters import SampleShares, SoftClusterUpdate
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.k_models import draw_models, warn_of_sketches
-from coterie.methods.method import Assignment, Cohort, Method, Needs, ServerView
+from coterie.methods.k_models import draw_models
+from coterie.methods.method import Assignment, Cohort, Needs, ServerView
 from coterie.methods.mixtures import (
-    FirstComponents,
+    MixtureMethod,
     make_first_components,
     serve_mixtures,
     update_shares,
-    warn_of_one_component,
 )
 from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
@@ -49,24 +48,18 @@ class FedSoftState:
 
 @METHODS.add("fedsoft")
 @dataclass(frozen=True)
-class FedSoft(Method[FedSoftState]):
+class FedSoft(MixtureMethod[FedSoftState]):
     """Own models under pulls to K cluster models, by shares of the samples (Ruan and Joe-Wong, 2022).
 
     The groups in the tables are the clients with the same largest share. Per round: down `m K P b`, up
     `m (P b + 4 K)` bytes; shares go down too where they are not found anew.
     """
 
-    family = "clustered, soft"
-
     clusters: Annotated[int, Field(ge=1, description="number of clusters K"), Grid(2, 3, 4)] = 4
     lam: Annotated[
         float, Field(ge=0, description="strength of the pull to the cluster models"), Grid(0.01, 0.1, 1.0)
     ] = 0.1
     every: Annotated[int, Field(ge=1, description="rounds from one estimate of the shares to the next (tau)")] = 2
-    init: Annotated[
-        FirstComponents,
-        Field(description="initial models: from the groups of a local round of all, by K-means; or drawn"),
-    ] = "kmeans"
 
     own_step = "each of its cluster models is a mixture of single clients' models"
 
@@ -77,20 +70,12 @@ class FedSoft(Method[FedSoftState]):
         "its clients report for which share of their samples each model is the best",
     )
 
-    def warnings(self, server: ServerView, rounds: int) -> list[str]:
-        """Warn of K-means on sketches."""
-        return warn_of_sketches(server) if self.init == "kmeans" else []
-
-    def final_warnings(self, state: FedSoftState, server: ServerView, rounds: int) -> list[str]:
-        """Say so if one cluster has the largest share everywhere, which leaves one group."""
-        return warn_of_one_component(state.shares)
-
     def start(self, server: ServerView) -> FedSoftState:
         return FedSoftState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)))
 
     def round(self, state: FedSoftState, cohort: Cohort) -> Exchanges[FedSoftState]:
         models, shares, clients = state.models, state.shares, cohort.clients
-        if cohort.round == 1 and self.init == "kmeans" and self.clusters > 1:
+        if self.begins_with_groups(cohort):
             return FedSoftState(*(yield from make_first_components(models, cohort)))
         known = shares[clients].any(1) if (cohort.round - 1) % self.every else np.zeros(len(clients), np.bool_)
         told = np.where(known, clients, -1)

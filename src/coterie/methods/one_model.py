@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -55,8 +55,11 @@ M = TypeVar("M", bound=HasModel)
 class ServesOneModel(Method[M]):
     """A method with one model among what it remembers, which is served to everybody."""
 
+    own: ClassVar[str] = ""
+    """The name under which clients keep what they are served in its place; it is for newcomers then."""
+
     def assignment(self, state: M, server: ServerView) -> Assignment:
-        return Assignment(state.model, np.zeros(server.n, np.int64))
+        return Assignment(state.model, np.zeros(server.n, np.int64), own=self.own)
 
     def newcomer(self, state: M, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
         """Serve newcomers the one model."""

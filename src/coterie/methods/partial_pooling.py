@@ -28,7 +28,7 @@ from coterie.catalogue import state
 from coterie.clients.rules.pooled import PooledUpdate, Shrunk, find_shares, list_parts
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Log, Replies, Send
-from coterie.methods.method import Assignment, Cohort, ServerView
+from coterie.methods.method import Cohort, ServerView
 from coterie.methods.one_model import ServesOneModel
 from coterie.methods.privacy import hides_nothing
 from coterie.methods.registry import METHODS, Grid
@@ -54,6 +54,7 @@ class PartialPooling(ServesOneModel[PoolingState]):
     """
 
     family = "personal models"
+    own = "personal"
 
     passes: Annotated[
         int, Field(ge=1, description="passes over a client's samples, and over either half"), Grid(1, 5, 20)
@@ -83,9 +84,6 @@ class PartialPooling(ServesOneModel[PoolingState]):
             return PoolingState(model, state.mean, state.variances)
         mean, variances = yield from estimate_departures(replies, means, state.model, cohort.server, self.shrink)
         return PoolingState(model, mean, variances)
-
-    def assignment(self, state: PoolingState, server: ServerView) -> Assignment:
-        return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")
 
 
 def estimate_departures(

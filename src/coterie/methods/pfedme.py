@@ -16,12 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from coterie.clients.rules.moreau import MoreauUpdate
 from coterie.methods.exchange import Exchanges
-from coterie.methods.method import Assignment, Cohort, Needs, ServerView
+from coterie.methods.method import Cohort, Needs
 from coterie.methods.one_model import GlobalState, OneModel, train_model
 from coterie.methods.privacy import PrivacySupport
 from coterie.methods.registry import METHODS, Grid
@@ -37,6 +36,7 @@ class PFedMe(OneModel):
     """
 
     family = "personal models"
+    own = "personal"
 
     lam: Annotated[
         float,
@@ -60,6 +60,3 @@ class PFedMe(OneModel):
         rule = MoreauUpdate(self.lam, self.personal_steps, self.personal_lr)
         model, _ = yield from train_model(state.model, cohort, rule, uniform=True)
         return GlobalState(model)
-
-    def assignment(self, state: GlobalState, server: ServerView) -> Assignment:
-        return Assignment(state.model, np.zeros(server.n, np.int64), own="personal")

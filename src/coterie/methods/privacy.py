@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -161,7 +161,3 @@ class NoisyAggregation(Aggregator):
         self.sums += 1
         self.short = found.short
         return found.centres
-
-    def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
-        """Refuse: mixtures give a client's model to several sums."""
-        raise TypeError("a mixture of models is not private")

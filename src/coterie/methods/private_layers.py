@@ -20,7 +20,8 @@ from coterie.clients.rules.rule import Rule
 from coterie.errors import BadInput
 from coterie.grouping.exact_sums import Reduce
 from coterie.methods.exchange import Exchange, Exchanges, Ids, Replies, Send
-from coterie.methods.method import Assignment, Cohort, Method, ServerView, Split
+from coterie.methods.method import Assignment, Cohort, ServerView, Split
+from coterie.methods.one_model import ServesOneModel
 from coterie.models.layout import Layout, Part
 
 
@@ -33,7 +34,7 @@ class PartlyShared:
     started: NDArray[np.bool_]
 
 
-class SharedLayers(Method[PartlyShared]):
+class SharedLayers(ServesOneModel[PartlyShared]):
     """A method that averages the shared layers; what a client keeps is under the name `model`.
 
     Each way `m b P_shared` bytes a round; a client's first download is a whole model, the private layers an item of
@@ -75,11 +76,6 @@ class SharedLayers(Method[PartlyShared]):
 
     def assignment(self, state: PartlyShared, server: ServerView) -> Assignment:
         return Assignment(state.model, np.zeros(server.n, np.int64), part=self.shared(server.layout), own="model")
-
-    def newcomer(self, state: PartlyShared, clients: Ids, server: ServerView) -> Exchanges[Assignment]:
-        """Serve newcomers the shared layers over the initial private ones."""
-        yield from ()
-        return Assignment(state.model, np.zeros(len(clients), np.int64))
 
     def evaluation(
         self, state: PartlyShared, server: ServerView, clients: Ids, split: Split = "test", last: bool = False

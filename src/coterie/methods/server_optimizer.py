@@ -7,7 +7,6 @@ averages. Whose moments are whose, and sources: docs/server-optimizers.md
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -122,10 +121,6 @@ class SteppingAggregation(Aggregator):
                     self._move(began, left, mean, part)
                 inside.put(means[k], part.take(there[0][1].model))
         return means
-
-    def mix(self, weights: NDArray[Any], models: Tensor) -> Tensor:
-        """Refuse: a mixture of models is no step from an earlier one."""
-        raise TypeError("a mixture of models has no server optimizer")
 
     @property
     def moments(self) -> ServerMoments | None:
