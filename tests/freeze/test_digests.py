@@ -110,6 +110,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"clusters": 3, "weights": "samples", "members": "participants", "signal": "last_kernel"},
         {},
     ),
+    "fesem of updates": ("fesem", {"clusters": 3, "e_step": "update_aware"}, {"training.lr": 0.3}),
     "fesem-ma": ("fesem-ma", {"clusters": 3}, {"training.lr": 0.3}),
     "flis": ("flis", {}, {}),
     "flis once": ("flis", {"mode": "hc"}, {}),

@@ -88,6 +88,7 @@ METHODS: dict[str, Method[Any]] = {
     "ifca-kmeans": IFCA(clusters=3, init="kmeans", weights="samples"),
     "fesem": FeSEM(clusters=3),
     "fesem-options": FeSEM(clusters=3, weights="samples", members="participants", signal="last_kernel"),
+    "fesem-update-aware": FeSEM(clusters=3, e_step="update_aware"),
     "fesem-ma": FeSEMMA(clusters=3),
     "fedcps": FedCPS(personal_layers=1, init="redraw"),
     "fedcps-options": FedCPS(init="kmeans", window=1, weights="samples"),
@@ -141,7 +142,7 @@ FEW = 8
 """Clients, where what is compared does not depend on how many there are."""
 IN_PROCESSES = (
     *("apfl", "fedala", "knn-per"),
-    *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fedtsdp-options", "dcpfl"),
+    *("fedavg", "fedrep", "ifca-kmeans", "fedcps", "fesem-update-aware", "fedtsdp-options", "dcpfl"),
     *("pacfl", "fedrc", "fedsoft", "stocfl", "flux"),
 )
 """Methods whose clients keep, choose, tell or train differently; all others run the same rules."""

@@ -130,6 +130,11 @@ GAUSSIANS = 4 * 2 * CLASSES * 8
 CASES: list[tuple[str, Method[Any], Bytes]] = [
     ("ifca", IFCA(clusters=3, init="plain"), lambda r: (r.m * 3 * r.one, r.m * (r.one + 4))),
     ("fesem", FeSEM(clusters=2), lambda r: both((ALL if r.is_first else r.m) * r.one)),
+    (
+        "fesem-update-aware",
+        FeSEM(clusters=2, e_step="update_aware"),
+        lambda r: both(ALL * r.one) if r.is_first else (r.m * 2 * r.one, r.m * (r.one + 8)),
+    ),
     ("fesem-ma", FeSEMMA(clusters=2, warm_up=1), lambda r: both((ALL if r.is_first else r.m) * r.one)),
     ("robust-tkm", RobustTKM(local_epochs=1), lambda r: both((ALL if r.is_first else r.m) * r.one)),
     ("fedem", FedEM(clusters=3), lambda r: both(ALL * r.one if r.is_first else r.m * 3 * (r.one + 4))),

@@ -25,6 +25,7 @@ from torch import Tensor
 from coterie.catalogue import state
 from coterie.clients.rules.local_update import LocalUpdate
 from coterie.clients.rules.rule import Rule
+from coterie.clients.rules.train_each import TrainEach, find_least_moved
 from coterie.grouping.affinity import gram_coordinates, pairwise_distances, squared_distances
 from coterie.grouping.cluster import distances_of_many, kmeans
 from coterie.methods.client_rows import VersionedRows, replace_rows
@@ -90,7 +91,8 @@ class FeSEM(Method[FeSEMState]):
 
     The warm-up is needed: centres drawn independently would never lose a client (docs/methods/fesem.md, D2).
 
-    Per round: down and up `m P b` bytes; the warm-up `n P b` each way.
+    Per round: down and up `m P b` bytes (`update_aware`: down `m K P b`, up `m (P b + 4 K)`); the warm-up `n P b`
+    each way.
     """
 
     family = "clustered, hard"
@@ -110,13 +112,21 @@ class FeSEM(Method[FeSEMState]):
     members: Annotated[
         Literal["all", "participants"], Field(description="the clients whose models form a centre")
     ] = "all"
+    e_step: Annotated[
+        Literal["nearest", "update_aware"],
+        Field(
+            description="clients join the nearest centre; or (an extension) train from every centre and join the "
+            "one that moves them least"
+        ),
+    ] = "nearest"
 
     needs = Needs(models="its server compares single clients' last models with the centres")
 
     @property
     def privacy_support(self) -> PrivacySupport:
+        told = "" if self.e_step == "nearest" else "its clients report how far each model moves"
         warm = "its clients train until they converge; method.warm_up must be 0" if self.warm_up else ""
-        return PrivacySupport("its server compares single clients' models", "", warm)
+        return PrivacySupport("its server compares single clients' models", told, told or warm)
 
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Warn of what is approximate with more clients than are compared whole."""
@@ -132,10 +142,16 @@ class FeSEM(Method[FeSEMState]):
         """Say so if no E-step ever moved a client, which cannot be told from convergence by the groups alone."""
         if state.moving or not state.e_steps or self.clusters == 1:
             return []
-        return [
+        inert = (
             f"no client moved in {state.e_steps} E-step{'s' if state.e_steps > 1 else ''}: the groups are those of "
-            "K-means after the warm-up (see warm_up and restarts). Each client trains from its group's centre, so "
-            f"it stays near it: the nearest other centre was always at least {state.margin:.3g} times as far away"
+            "K-means after the warm-up (see warm_up and restarts)"
+        )
+        if self.e_step != "nearest":
+            return [inert]
+        return [
+            f"{inert}. Each client trains from its group's centre, so it stays near it: the nearest other centre "
+            f"was always at least {state.margin:.3g} times as far away. With e_step = 'update_aware' clients "
+            "change groups more easily"
         ]
 
     def start(self, server: ServerView) -> FeSEMState:
@@ -147,14 +163,18 @@ class FeSEM(Method[FeSEMState]):
             return (yield from self._warm_up(state, cohort))
         before, present = state.groups, cohort.clients[:0]
         late = cohort.clients[before[cohort.clients] == UNKNOWN]
-        if len(late):
+        if self.e_step == "nearest" and len(late):
             joined: Replies = yield self._train_alone(state, late, server, cohort.round)
             state, present = state.store_models(joined), joined.clients
             cohort = replace(cohort, clients=np.setdiff1d(cohort.clients, late))
         replies: Replies = yield self._train_cohort(state, cohort)  # step 1
         state, present = state.store_models(replies), np.union1d(present, replies.clients)
         distances = self.measure_distances(state.last, state.centres, server)
-        groups = np.where(state.known, distances.argmin(1), UNKNOWN)  # step 2
+        if self.e_step == "nearest":  # step 2
+            groups = np.where(state.known, distances.argmin(1), UNKNOWN)
+        else:  # absent clients keep their group
+            groups = before.copy()
+            groups[replies.clients] = find_least_moved(replies.numbers, self.clusters)
         before = np.where(before == UNKNOWN, groups, before)  # a new client leaves no centre
         margin = least_margin(distances, before)
         yield Log("margin", margin)
@@ -199,9 +219,12 @@ class FeSEM(Method[FeSEMState]):
         return state
 
     def _train_cohort(self, state: FeSEMState, cohort: Cohort) -> Exchange:
-        """Let the cohort train from its centres (Eq. 7)."""
+        """Let the cohort train from its centres (Eq. 7); with `update_aware`, from all of them."""
         clients, samples = cohort.clients, cohort.server.samples
         mu = self.mu * (samples.mean() / samples[clients])
+        if self.e_step == "update_aware":
+            models = Send.all(state.centres, clients)
+            return Exchange(clients, TrainEach(self.signal), {"models": models}, {"mu": mu})
         return Exchange(clients, LocalUpdate(), {"model": Send(state.centres, state.groups[clients])}, {"mu": mu})
 
     def _train_alone(self, state: FeSEMState, clients: Ids, server: ServerView, round: int = -1) -> Exchange:

@@ -303,8 +303,11 @@ class RunFolder:
         """One row a client, ascending: name, true group, samples, labels; None where none was kept.
 
         Raises:
-            BadInput: the file is damaged.
+            BadInput: the file is damaged, or has the name that it had in an earlier version.
         """
+        former, now = self.path / "people.parquet", self.path / "federation.parquet"
+        if former.exists() and not now.exists():
+            raise BadInput(f"{former} is called {now.name} now; rename it")
         return self.read_table("federation", FEDERATION)
 
     def write_newcomers(self, newcomers: pl.DataFrame) -> None:

@@ -292,8 +292,14 @@ def decode_round(path: Path, table: str, schemas: Mapping[str, pl.Schema], run: 
             return _require_schema(schema, pl.read_ipc_stream(archive.read(name)))
 
 
+RENAMED = {"spread": "std", "planted": "true_group"}
+"""Columns by the names they had once, with those they have now."""
+
+
 def _require_schema(schema: pl.Schema, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame from a file, if it has the schema."""
+    for former in RENAMED.keys() & {*frame.columns} - {*schema}:
+        raise ValueError(f"its column {former} is called {RENAMED[former]} now; rename that, or run it again")
     if "passes" in schema and "passes" not in frame.columns and {*schema} - {"passes"} <= {*frame.columns}:
         frame = frame.with_columns(passes=pl.lit(None, pl.Float64)).select(*_with_adapted(schema, frame))
     if frame.schema != _with_adapted(schema, frame):

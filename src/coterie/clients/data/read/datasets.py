@@ -266,6 +266,8 @@ def _name_problem(data: str) -> str | None:
     path = Path(data)
     if data.startswith(given.PREFIX) or path.suffix in ENDINGS or data != path.name or path.exists():
         return None
+    if data == "own":
+        return "data that clients hold themselves are called 'remote' now, not 'own'; write that"
     files = "the path of a .csv, .npz or .parquet file or of a folder"
     return unknown("data", data, DATASETS.names(), instead=files)
 
