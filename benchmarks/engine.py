@@ -48,7 +48,6 @@ from coterie.clients.engine import (
     batched,
     chain,
     layer_gradients,
-    minibatches,
     perceptron,
 )
 from coterie.clients.engine.batched_steps import Descent, StackedSolver, descend
@@ -347,12 +346,6 @@ OTHER_PRODUCT = torch.ops.mkldnn._linear_pointwise if layer_gradients.ONEDNN is 
 PATHS = (
     FastPath("a first layer in its dual form", MLP, "batched", lambda: patch.object(Dual, "room", lambda *_: None)),
     FastPath("plain steps", SMALL, "batched", lambda: patch.object(batched, "descend_plainly", _by_solver)),
-    FastPath(
-        "samples where they lie",
-        SMALL,
-        "batched",
-        lambda: patch.object(minibatches, "_shared_memory", lambda parts: None),
-    ),
     FastPath("one model of many clients read once", MLP, "batched", _models_apart, Evaluate()),
     FastPath(
         "convolutions side by side, not by torch.func",

@@ -22,6 +22,7 @@ from coterie.clients.rules import (
     Losses,
     Score,
     Scored,
+    TaskLoss,
     Train,
     Trained,
     Training,
@@ -223,6 +224,10 @@ def trainings(people: Population) -> dict[str, list[Request]]:
             Train(m, part=layout.last_layers(1), weights=torch.linspace(0.0, 2.0, counts[i])) for i, m in each
         ],
         "memory": [Train(m, keep_solver=True) for m in models],
+        "objective": [
+            Train(m, pull=0.5, anchor=models[i - 1], linear=0.1 * m, objective=TaskLoss(), keep_solver=True)
+            for i, m in each
+        ],
         "clip": [Train(m, clip=0.3) for m in models],
         "rate": [Train(m, lr=0.01 * (i % 3)) for i, m in each],
     }
@@ -298,7 +303,16 @@ def test_every_network_is_that_of_pytorch(kind: type[Sequential] | type[Batched]
     training = SOLVERS["momentum"].updated(epochs=1)
     people = people_of(kind, name, training)
     some = trainings(people)
-    kept = ["plain", "last", "first", "nothing", "weights", "clip", *(["every other"] if name in LISTED else [])]
+    kept = [
+        "plain",
+        "last",
+        "first",
+        "nothing",
+        "weights",
+        "clip",
+        "objective",
+        *(["every other"] if name in LISTED else []),
+    ]
     assert_by_hand(people, training, {k: some[k] for k in kept} | looks(people))
 
 

@@ -54,13 +54,6 @@ from tests.clients.engine.population import SEED, Population, population
 from tests.federated import planted, same, train
 
 PLAIN = Training(epochs=2, batch_size=10, lr=0.1)
-SOLVERS = {
-    "sgd": PLAIN,
-    "momentum": PLAIN.updated(lr=0.03, momentum=0.9, weight_decay=0.01),
-    "adam": PLAIN.updated(lr=0.01, optimizer="adam"),
-}
-
-
 # ---- one file: a loss, the rule that trains on it, the method that sends the rule
 
 
@@ -186,31 +179,6 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
         (8, 8, 1),
     ),
 }
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("network", "solver"), [("mlp", "sgd"), ("mlp", "adam"), ("cnn", "momentum")])
-def test_the_cross_entropy_as_an_objective_is_plain_training(network: str, solver: str) -> None:
-    """On both engines, with pull, anchor, linear term, part and memory of the solver."""
-    name, features = NETWORKS[network]
-    one, many = (population(kind, SOLVERS[solver], name, features=features) for kind in (Sequential, Batched))
-    head = one.layout.last_layers(1)
-    asked: list[dict[str, Any]] = [
-        {},
-        {"pull": 0.5, "anchor": one.models[1], "linear": 0.01 * one.models[2]},
-        {"part": head, "epochs": 3},
-        {"keep_solver": True, "clip": 0.3},
-    ]
-    for settings in asked:
-        plain = answered(one, [Train(m, **settings) for m in one.models])
-        for people in (one, many):
-            found = answered(people, [Train(m, objective=TaskLoss(), **settings) for m in one.models])
-            fast = answered(people, [Train(m, **settings) for m in one.models])
-            for a, b, c in zip(plain, found, fast, strict=True):
-                assert_alike(a, b)
-                assert_alike(a, c)
-                if settings.get("keep_solver") and len(a.solver):
-                    assert (a.solver - b.solver).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ PREPARED_BYTES = 1 << 26
 
 
 class Pool:
-    """The samples of some clients, where they lie, or one after another where they lie apart.
+    """The samples of some clients, one after another.
 
     Attributes:
         counts: samples of each client.
@@ -36,20 +36,12 @@ class Pool:
     """
 
     def __init__(self, model: Stacked, held: Sequence[Samples]) -> None:
-        inputs, labels = [x for x, _ in held], [y for _, y in held]
-        self.counts = [y.shape[0] for y in labels]
-        seen, known = _shared_memory(inputs), _shared_memory(labels)
-        together = seen is not None and known is not None and np.array_equal(seen[1], known[1])
-        numbers = sum(x.numel() for x in inputs)
-        self._prepare: Callable[[Tensor], Tensor] | None = None
-        if seen is not None and known is not None and together and _lies_prepared(model, seen[0]):
-            self._inputs, (self.labels, starts) = model.prepare(seen[0]), known
-        elif seen is not None and known is not None and together and numbers > PREPARED_BYTES // BYTES_PER_SCALAR:
-            self._prepare = model.prepare
-            self._inputs, (self.labels, starts) = seen[0], known
-        else:
-            self._inputs, self.labels = model.prepare(torch.cat(inputs)), torch.cat(labels)
-            starts = np.cumsum([0, *self.counts[:-1]])
+        inputs, self.labels = torch.cat([x for x, _ in held]), torch.cat([y for _, y in held])
+        at_once = BYTES_PER_SCALAR * inputs.numel() <= PREPARED_BYTES
+        self._prepare = None if at_once else model.prepare
+        self._inputs = model.prepare(inputs) if at_once else inputs
+        self.counts = [y.shape[0] for _, y in held]
+        starts = np.cumsum([0, *self.counts[:-1]])
         # A client without samples takes no step, but its row may be there to make up the number.
         self.starts = np.where(self.counts, starts, starts[np.argmax(self.counts)])
         self.features = self._inputs.shape[1:].numel()
@@ -65,12 +57,6 @@ class Pool:
         x = self._inputs.index_select(0, picks.flatten())
         x = x if self._prepare is None else self._prepare(x)
         return x.view(*picks.shape, *x.shape[1:])[:, :width]
-
-
-def _lies_prepared(model: Stacked, stored: Tensor) -> bool:
-    """Whether samples are stored as the model takes them; one is looked at, for the others lie as it does."""
-    prepared = model.prepare(stored[:1])
-    return prepared.is_contiguous() and prepared.data_ptr() == stored.data_ptr()
 
 
 class Blocks:
@@ -152,18 +138,3 @@ def memory_key(values: Tensor) -> Hashable:
 def padded_width(samples: int, limit: int) -> int:
     """Return the width that minibatches of `limit` samples are padded to: a power of two for fewer samples."""
     return min(limit, max(NARROW, 1 << max(samples - 1, 0).bit_length()))
-
-
-def _shared_memory(parts: Sequence[Tensor]) -> tuple[Tensor, NDArray[np.int64]] | None:
-    """Return the tensor that all parts are rows of, and the first row of each; None if there is none."""
-    first = parts[0]
-    memory, row = first.untyped_storage().data_ptr(), first.shape[1:].numel()
-    if not all(p.is_contiguous() and p.untyped_storage().data_ptr() == memory for p in parts):
-        return None
-    offsets = np.array([p.storage_offset() for p in parts])
-    begin = int(offsets.min())
-    starts, beyond = np.divmod(offsets - begin, row)
-    if beyond.any():
-        return None
-    end = max(start + p.shape[0] for start, p in zip(starts.tolist(), parts, strict=True))
-    return first.as_strided((end, *first.shape[1:]), first.stride(), begin), starts
