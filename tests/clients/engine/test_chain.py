@@ -172,23 +172,3 @@ def test_a_model_is_evaluated_where_it_lies_to_the_same_bits() -> None:
             assert torch.equal(model, given)
             assert expected is None or torch.equal(found, expected)
             expected = found
-
-
-@pytest.mark.parametrize("shape", [(3, 4, 6, 8), (1, 4, 6, 8), (0, 4, 6, 8), (2, 3, 7, 8), (2, 1, 4, 4), (4, 6, 8)])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pooling_has_the_maxima_and_gradients_of_torch(
-    shape: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype
-) -> None:
-    noise = torch.Generator().manual_seed(0)
-    x = torch.randint(-2, 3, shape, generator=noise).to(dtype)  # with many ties
-    x = (x.contiguous(memory_format=layout) if x.dim() == 4 else x).requires_grad_()
-    expected = nn.functional.max_pool2d(x, 2)
-    delta = torch.randn(expected.shape, generator=noise).to(dtype)
-    (gradient,) = torch.autograd.grad(expected, x, delta)
-    link = layer_gradients.MaxPool(nn.MaxPool2d(2), ())
-    y, saved = link.forward(x.detach(), (), layer_gradients.Use(True, True, False))
-    assert torch.equal(y, expected.detach())
-    into, _ = link.backward(delta, saved, (), True)
-    assert into is not None
-    assert torch.equal(into, gradient)

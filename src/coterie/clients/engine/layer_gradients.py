@@ -140,55 +140,22 @@ class Convolution(Link):
 
 
 class MaxPool(Link):
-    """Largest values of windows of images: of two by two, by comparing pairs, which is faster.
-
-    The largest of four finite values is the first that is no smaller than the others, row by row, as in PyTorch.
-    """
+    """Largest values of windows of images."""
 
     kinds = (nn.MaxPool2d,)
     output_is_free = True
 
     def forward(self, x: Tensor, own: Sequence[Tensor], use: Use) -> tuple[Tensor, Any]:
-        if not self._is_in_fours(x):
-            y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._settings())
-            return y, (x, places)
-        n, channels, height, width = x.shape
-        pixels = x.permute(0, 2, 3, 1).reshape(-1, 2, channels).contiguous()
-        rows, left = _larger(pixels, use.keep_activations)
-        y, above = _larger(rows.view(n * height // 2, 2, width // 2 * channels), use.keep_activations)
-        return y.view(n, height // 2, width // 2, channels).permute(0, 3, 1, 2), (x.shape, left, above)
+        y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._settings())
+        return y, (x, places)
 
     def backward(self, delta: Tensor, saved: Any, wanted: Sequence[bool], needs_input_grad: bool) -> LinkGradients:
-        if len(saved) == 2:
-            x, places = saved
-            return torch.ops.aten.max_pool2d_with_indices_backward(delta, x, *self._settings(), places), []
-        (n, channels, height, width), left, above = saved
-        rows = _divided(delta.permute(0, 2, 3, 1).reshape(above.shape), above)
-        return _divided(rows.view(left.shape), left).view(n, height, width, channels).permute(0, 3, 1, 2), []
-
-    def _is_in_fours(self, x: Tensor) -> bool:
-        """Whether every pixel of images `[n, channels, height, width]` is in one window of two by two."""
-        plain = self._settings() == [[2, 2], [2, 2], [0, 0], [1, 1], False]
-        return plain and x.dim() == 4 and x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+        x, places = saved
+        return torch.ops.aten.max_pool2d_with_indices_backward(delta, x, *self._settings(), places), []
 
     def _settings(self) -> list[Any]:
         m = self.module
         return [_pair(s) for s in (m.kernel_size, m.stride, m.padding, m.dilation)] + [m.ceil_mode]
-
-
-def _larger(pairs: Tensor, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """The larger `[n, m]` of each of the pairs `[n, 2, m]`, and 1 where it is the first, for `_divided`."""
-    first, second = pairs.unbind(1)
-    found = torch.maximum(first, second)
-    return found, torch.ge(first, second, out=torch.empty_like(found)) if keep else None
-
-
-def _divided(delta: Tensor, first: Tensor) -> Tensor:
-    """The gradient `[n, 2, m]` in pairs, from that in the larger ones."""
-    found = delta.new_empty(len(delta), 2, delta.shape[1])
-    torch.mul(delta, first, out=found[:, 0])
-    torch.sub(delta, found[:, 0], out=found[:, 1])
-    return found
 
 
 class Relu(Link):
