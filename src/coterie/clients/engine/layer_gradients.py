@@ -155,7 +155,7 @@ class MaxPool(Link):
 
     def _settings(self) -> list[Any]:
         m = self.module
-        return [_pair(s) for s in (m.kernel_size, m.stride, m.padding, m.dilation)] + [m.ceil_mode]
+        return [m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode]
 
 
 class Relu(Link):
@@ -253,7 +253,3 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
         case nn.Flatten():
             return (module.start_dim, module.end_dim) == (1, -1)
     return True
-
-
-def _pair(setting: Any) -> list[int]:
-    return [setting, setting] if isinstance(setting, int) else list(setting)
