@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 from coterie.clients.engine.layer_gradients import is_plain
 from coterie.clients.engine.perceptron import cross_entropy
 from coterie.clients.engine.stacked import Stacked
-from coterie.clients.rules.minibatch import to_numbers
 from coterie.models.layout import Layout
 from coterie.models.networks import channels_first, has_hooks
 
@@ -34,9 +33,7 @@ class Convolutional(Stacked):
     adds up, by the shape of the whole.
     """
 
-    def __init__(
-        self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
-    ) -> None:
+    def __init__(self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor]) -> None:
         super().__init__(network, layout, to_numbers)
         places = {e.name: number for number, e in enumerate(layout.tensors)}
         # By the module, not by its path: one that stands in the chain twice has one set of parameters.

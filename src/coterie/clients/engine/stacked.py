@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from coterie.clients.rules.minibatch import to_numbers
 from coterie.models.layout import Layout
 
 Backward = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[bool]], Tensor]
@@ -25,9 +24,7 @@ class Stacked(ABC):
     fixed_width = False
     """Whether results would depend on the width that minibatches are padded to, and must not."""
 
-    def __init__(
-        self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
-    ) -> None:
+    def __init__(self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor]) -> None:
         self._network, self._layout, self._to_numbers = network, layout, to_numbers
 
     @abstractmethod

@@ -7,7 +7,7 @@ by trying it on made samples, once, before anything starts.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.clients.engine.differentiation import without_fused_kernels
 from coterie.clients.engine.stacked import Stacked
-from coterie.clients.rules.minibatch import to_numbers
 from coterie.clients.rules.objective import LocalModel
 from coterie.models.gaussian import Gaussian
 from coterie.models.layout import Layout
@@ -43,12 +42,6 @@ class Vectorised(Stacked):
 
     worthwhile = FEWEST
 
-    def __init__(
-        self, network: nn.Module, layout: Layout, to_numbers: Callable[[Tensor], Tensor] = to_numbers
-    ) -> None:
-        super().__init__(network, layout, to_numbers)
-        self._model = LocalModel(network, layout)
-
     def activations(self, features: tuple[int, ...]) -> int:
         """Scalars of one sample that are to stay in the cache."""
         found = count_operations(self._network, features)
@@ -63,7 +56,7 @@ class Vectorised(Stacked):
         if self._network.training:
             self._network.eval()
         stack = {e.name: view.contiguous() for e, view in zip(self._layout.tensors, views, strict=True)}
-        return _call_many(self._model, stack, x)
+        return _call_many(LocalModel(self._network, self._layout), stack, x)
 
 
 @dataclass(frozen=True)
