@@ -97,6 +97,38 @@ def test_a_folder_joins_only_with_new_methods_of_the_same_settings(tmp_path: Pat
         join(own, [tmp_path / "nowhere"])
 
 
+def test_the_page_says_what_to_try_first_and_which_cells_are_fedavg() -> None:
+    """A method of one group with FedAvg's own trials at its rate is FedAvg; it is not among the three to try."""
+    kept: dict[tuple[str, str], Any] = {
+        ("labels", name): one
+        for name, one in {
+            "fedavg": result("fedavg", [0.70, 0.72, 0.71], "labels"),
+            "layercfl": result("layercfl", [0.80, 0.82, 0.81], "labels", rate=0.2),
+            # The same on validation samples by chance, and not on the others.
+            "fedprox": result("fedprox", [0.60, 0.61, 0.62], "labels"),
+            "ditto": result("ditto", [0.60, 0.62, 0.61], "labels", trial=0.4, adapted=0.3),
+            "fedrep": result("fedrep", [0.5, 0.5, 0.5], "labels", trial=0.4),
+        }.items()
+    }
+    # FedAvg was tried with both rates, and took the lower one.
+    fedavg = kept["labels", "fedavg"]
+    kept["labels", "fedavg"] = {**fedavg, "trials": [*fedavg["trials"], {**fedavg["trials"][0], "rate": 0.2}]}
+    marks = "".join(
+        f"<!-- begin {name} -->\n\n<!-- end {name} -->\n" for name in ("first", "summary", "federations")
+    )
+    page = leaderboard_page.page(marks, kept)
+    (first,) = [line for line in page.splitlines() if line.startswith("* **")]
+    assert all(part in first for part in ("Dirichlet", "(`labels`): "))
+    assert "`ditto+FT` (91.0), `fedavg` (71.0), `fedprox` (61.0); " in first
+    assert "| `layercfl` = fedavg, lr 0.2 | **81.0 ± 2.5** | best | 71.0 ± 2.5 |" in page
+    assert page.count("` = fedavg") == 1
+    assert re.search(r"FedAvg .*71\.0.* 69\.0 ", page)
+    # With two groups in one seed it is not FedAvg any more.
+    rows = json.loads(json.dumps(kept["labels", "layercfl"]))
+    rows["rows"]["layercfl"][1]["groups"] = 2
+    assert "= fedavg" not in leaderboard_page.page(marks, {**kept, ("labels", "layercfl"): rows})
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"name": "digits", "split": "iid", "clients": 4, "public": 20}
