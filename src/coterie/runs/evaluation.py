@@ -13,7 +13,6 @@ from coterie.clients.rules.evaluate import Evaluate
 from coterie.methods.exchange import Exchange, Ids, Send
 from coterie.models.layout import Layout, Part
 from coterie.runs.folder.tables import NOT_EVALUATED
-from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.record import Scores, read_scores
 from coterie.runs.schema.sections import Adapt
 
@@ -64,7 +63,7 @@ def plan_evaluation(run: Session, state: Any, last: bool) -> Iterator[Exchange]:
     if settings.evaluated != "local":
         yield adapted(method.evaluation(state, server, everyone, split, last))
         return
-    local = run.find(LocalModels)
+    local = run.local_models
     if len(sent := everyone[local.sent]):
         yield adapted(Exchange(sent, Evaluate(split), {"model": Send(local.models, sent)}))
     if len(kept := everyone[local.kept]):

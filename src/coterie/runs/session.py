@@ -34,6 +34,7 @@ from coterie.runs.folder.run_folder import SECRET, RunFolder
 from coterie.runs.given import write_given
 from coterie.runs.hooks.divergence import Divergence
 from coterie.runs.hooks.hook import Hook
+from coterie.runs.hooks.local_models import LocalModels
 from coterie.runs.hooks.order import make_hooks
 from coterie.runs.promise import make_promise
 from coterie.runs.record import (
@@ -556,6 +557,11 @@ class Session:
     def find(self, kind: type[H]) -> H:
         """Return the run's hook of a kind, which it must have."""
         return next(hook for hook in self.hooks if isinstance(hook, kind))
+
+    @property
+    def local_models(self) -> LocalModels:
+        """What the clients trained last; for a run that evaluates them by it."""
+        return self.find(LocalModels)
 
     def _save_checkpoint(self) -> None:
         self.checkpoints.save(self.done, self.to_checkpoint())

@@ -343,7 +343,8 @@ def handle_missing(
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
     became = "set to 0" if known.missing == "zero" else "replaced by the mean of the training samples"
-    notes.append(f"{sum(_count_by_column(absent, known).values()):,} missing values were {became}")
+    count = sum(_count_by_column(absent, known).values())
+    notes.append(f"{count_of(count, 'missing value')} {'was' if count == 1 else 'were'} {became}")
     if known.missing == "zero":
         inputs[absent] = 0
     return columns, inputs
