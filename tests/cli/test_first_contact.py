@@ -99,6 +99,19 @@ def test_missing_values_are_told_with_other_mistakes(terminal: Terminal, words: 
     assert not re.search(r"\bage\b", filled)
 
 
+def test_text_among_the_numbers_of_several_columns_is_told_at_once(terminal: Terminal) -> None:
+    rows = [f"{site},{i},{i / 2},{'yes' if i % 3 else 'no'}" for site in "ab" for i in range(20)]
+    rows[3:5] = ["a,forty,1,yes", "a,1,high,no"]
+    Path("table.csv").write_text("\n".join(["site,age,dose,outcome", *rows]))
+    words = ["--set", "client=site", "--set", "label=outcome"]
+    code, _, err = terminal("run", "fedavg", "--data", "table.csv", *words)
+    assert code == 2
+    assert [re.findall("age|dose|forty|high", line) for line in err.splitlines()] == [
+        ["age", "forty"],
+        ["dose", "high"],
+    ]
+
+
 @pytest.mark.parametrize("name", ["notes.csv", "notes.txt", "north.xlsx", ".DS_Store", "._north.csv"])
 def test_a_stray_file_in_a_folder_is_named_and_blamed_on_no_setting(terminal: Terminal, name: str) -> None:
     write_hospitals(["north", "south", "west"])

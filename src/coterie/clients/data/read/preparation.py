@@ -97,7 +97,7 @@ def find_columns(
     """
     table = columns.features
     ignored = dict(columns.ignored or {})
-    found: list[Column] = []
+    found, problems = list[Column](), list[BadInput]()
     if isinstance(table, pl.DataFrame):
         training = table if columns.given_split is None else table.filter(columns.given_split != 2)
         for name, kind in table.schema.items():
@@ -107,12 +107,14 @@ def find_columns(
             values = training[name].cast(pl.String)
             levels = values.drop_nulls().unique().sort().to_list()
             is_left_out = len(levels) > MOST_LEVELS or 2 * len(levels) > len(values)
-            if name not in declared:
-                _refuse_numbers_as_text(columns, name, values, is_left_out)
+            if name not in declared and (problem := _find_numbers_as_text(columns, name, values, is_left_out)):
+                problems.append(problem)
             if is_left_out:
                 ignored[name] = f"text with {len(levels)} values in {len(values)} rows"
             else:
                 found.append(Column(name, tuple(levels)))
+        if problems:
+            raise BadInput([p for one in problems for p in one.problems], [t for one in problems for t in one.told])
         if not found:
             raise BadInput(f"{columns.where} has no features; beside its label it needs columns of numbers or text")
     if ignored:
@@ -154,18 +156,14 @@ def refuse_separated_labels(columns: Columns) -> None:
         )
 
 
-def _refuse_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_left_out: bool) -> None:
-    """Refuse text most of which is numbers: somebody meant a number, and the rest is a mistake or a gap.
-
-    Raises:
-        BadInput: it is such.
-    """
+def _find_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_left_out: bool) -> BadInput | None:
+    """Say so if most of a text is numbers: somebody meant a number, and the rest is a mistake or a gap."""
     there = values.drop_nulls()
     odd = values.is_not_null() & values.cast(pl.Float64, strict=False).is_null()
     count = int(odd.sum())
     if count and 2 * count <= len(there):
         row = odd.arg_max() or 0
-        raise BadInput(
+        return BadInput(
             f"{columns.where}: column {name} has {count_of(count, 'text')} among its numbers, the first is "
             f"{values[row]!r} in {columns.place(row)}; make all of them numbers, or leave them empty",
             told=f"column {name} has {count_of(count, 'text')} among its numbers; make all of them numbers, or "
@@ -173,9 +171,10 @@ def _refuse_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_l
         )
     all_numbers = not count and there.n_unique() > MOST_LEVELS
     if all_numbers or (is_left_out and are_separated_numbers(there)):
-        raise BadInput(
+        return BadInput(
             f"{columns.where}: column {name} holds numbers as text; {MEND_NUMBERS}, or remove the column"
         )
+    return None
 
 
 def make_inputs(
