@@ -415,7 +415,6 @@ class DCPFL(ServesGroups[DCPFLState]):
         tree = dendrogram(state.distances) if n > 1 else np.empty((0, 4))
         for name, column in zip(("left", "right", "height"), tree.T, strict=False):
             yield Log(f"merge {name}", {str(i): value for i, value in enumerate(column.tolist())})
-        yield Log("dendrogram client", {str(i): float(i) for i in range(n)})
         state = replace(state, tree=tree)
         if self.dynamic:
             return state
