@@ -201,6 +201,8 @@ class Catalog:
         meant = self._also_called.get(name.lower())
         if meant:
             return f"{self.kind} {name!r} is called {meant} here"
+        if (entry := name.partition("(")[0]) != name and entry in self.entries:
+            return f"{self.kind} {name!r} is unknown; write {entry}, and each of its settings as --set KEY=VALUE"
         if self._group and (path := suggest_path(name)):
             return f"{self.kind} {name!r} is unknown; to take it from that file, write {path}"
         return unknown(self.kind, name, [*self.names(), *(offers(self._group) if self._group else ())])

@@ -161,7 +161,9 @@ def _sentence(where: str, item: Any, known: Iterable[str], owner: str) -> str:
     if not message.startswith("Input should be "):
         message = re.sub(r"^(\w+) should ", lambda m: f"the {m[1].lower()} must ", message)
         return f"{where} = {value} is not possible; {message}"
-    wanted = message.removeprefix("Input should be ")
+    wanted = {"tuple_type": f"a list, as in [{value}]", "dict_type": "a table, as in {a = 1}"}.get(
+        kind, message.removeprefix("Input should be ")
+    )
     if wanted == "a valid number":
         wanted = "a number, as 0.3 for 30 %" if "%" in value else "a number"
     return f"{where} = {value} is not possible; it must be {wanted[:1].lower()}{wanted[1:]}"

@@ -132,3 +132,25 @@ def test_a_run_that_is_no_better_than_a_constant_answer_says_what_to_try(
     ended = terminal("run", "fedavg", *words, "--set", f"training.lr={rate}")
     assert ended.code == 0
     assert ended.out.count("data.standardise") == (not has_learnt)
+
+
+def test_a_text_among_labels_that_are_numbers_is_named(terminal: Terminal) -> None:
+    rows = [f"{'ab'[i % 2]},{i % 7},{i / 2}" for i in range(60)]
+    rows[3] = "b,3,forty"
+    Path("table.csv").write_text("\n".join(["site,dose,age", *rows]))
+    words = ["--data", "table.csv", "--set", "client=site", "--set", "label=age"]
+    code, _, err = terminal("run", "fedavg", *words)
+    assert code == 2
+    assert re.search("'forty' in line 5", err)
+    assert terminal("run", "fedavg", *words, "--set", "task.name=classification", "--rounds", "1", "-q").code == 0
+
+
+def test_a_new_table_is_blamed_for_the_text_and_not_for_a_number(terminal: Terminal) -> None:
+    rows = [f"{site},{i},{'yes' if i % 3 else 'no'}" for site in "ab" for i in range(20)]
+    Path("table.csv").write_text("\n".join(["site,age,outcome", *rows]))
+    words = ["--data", "table.csv", "--set", "client=site", "--set", "label=outcome", "--rounds", "1"]
+    assert terminal("run", "fedavg", *words, "--name", "first", "-q").code == 0
+    Path("new.csv").write_text("site,age\na,53\na,seventy\n")
+    code, _, err = terminal("predict", "first", "--data", "new.csv")
+    assert code == 2
+    assert re.search("line 3.*'seventy'", err)

@@ -182,7 +182,8 @@ def compare(
         from coterie.cli.live_cells import watch_cells
         from coterie.report.comparison.compare import compare as run_comparison
     place = parent / comparison.name
-    which = cast("Which", baselines or ("done" if quiet else "cheap"))
+    is_again = (place / "summary.parquet").exists()  # and is printed with the baselines that it has
+    which = cast("Which", baselines or ("done" if quiet or is_again else "cheap"))
     more = ["--tune", str(trials)] if trials else []
     more += ["--sampler", sampler] if sampler else []
     more += ["--prune"] if prune else []

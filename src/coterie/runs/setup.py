@@ -160,7 +160,7 @@ def load_federation(prepared: Prepared) -> Federation:
             missing=data.missing or "refuse",
             standardise=data.standardise or "none",
             test_path=data.test_path,
-            named=named_columns(data),
+            named=replace(named_columns(data), asks=not prepared.split_given),
         )
         if experiment.privacy.unit != "off":
             whole = replace(whole, task=whole.task.unfitted())

@@ -106,8 +106,7 @@ class Regression(Task):
         """
         if values.dtype.kind not in "biuf" or values.ndim < 1:
             raise BadInput(
-                f"{where}: label is of type {values.dtype}; with task.name = {self.name!r} it must be a number for "
-                "each sample, or several"
+                f"{where}: labels are not numbers; with task.name = {self.name!r} each must be a number, or several"
             )
         with np.errstate(over="ignore"):
             found = values.reshape(len(values), -1).astype(np.float32)

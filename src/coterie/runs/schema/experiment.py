@@ -26,6 +26,7 @@ from coterie.plugins import allow as allow_names
 from coterie.plugins import consent, find_refusal, give
 from coterie.runs.schema import toml
 from coterie.runs.schema.names import (
+    AUTO,
     CHOICES,
     absolute_data,
     bind,
@@ -316,6 +317,8 @@ class Prepared:
     method: Method[Any]
     task: Task | None
     """What is learnt; None where the data say what they are for."""
+    split_given: bool = True
+    """Whether somebody said how the data are divided, or whose they are."""
 
 
 def prepare(experiment: Experiment | Prepared) -> Prepared:
@@ -339,7 +342,7 @@ def prepare(experiment: Experiment | Prepared) -> Prepared:
     full = experiment._written_out(parts.settings, split=parts.split, **places)
     if network.start is not None:
         full = full.model_copy(update={"network": full.network.updated(start=str(Path(network.start).resolve()))})
-    return Prepared(full, parts.made["method"], parts.made.get("task"))
+    return Prepared(full, parts.made["method"], parts.made.get("task"), data.split != AUTO)
 
 
 def _wholes_then_names(key: str) -> int:

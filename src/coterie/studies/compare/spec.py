@@ -86,7 +86,7 @@ def _label_methods(given: Any) -> Any:
         return given
     labelled = [split_label(str(text)) for text in given]
     if len(dict(labelled)) < len(labelled):
-        raise ValueError("name each method once, or give each a label, as in fesem@K4(clusters=4)")
+        raise ValueError("name each method once, or give each a label behind its name, as in fesem@K4(clusters=4)")
     return dict(labelled)
 
 

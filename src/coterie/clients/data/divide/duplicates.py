@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clients.data.divide.holdout import Indices
+from coterie.errors import count_of
 
 
 def say_shared_rows(inputs: NDArray[Any], held: Sequence[Sequence[Indices]], filled: bool = False) -> list[str]:
@@ -28,8 +29,8 @@ def say_shared_rows(inputs: NDArray[Any], held: Sequence[Sequence[Indices]], fil
     same_client = sum(int(np.isin(digests[own[2]], digests[own[0]]).sum()) for own in held)
     equal = "; missing values count as equal" * filled
     return [
-        f"{shared} of {len(tests)} test samples are identical to a training sample ({same_client} of them to "
-        f"one of the same client{equal}). Where one thing was recorded twice, results on it say little: give its "
-        "records the same segment, so that they are held out together. Different people or things that agree by "
-        "chance can stay"
+        f"{shared} of {count_of(len(tests), 'test sample')} {'is' if shared == 1 else 'are'} identical to a "
+        f"training sample ({same_client} of them to one of the same client{equal}). Where one thing was recorded "
+        "twice, results on it say little: give its records the same segment, so that they are held out together. "
+        "Different people or things that agree by chance can stay"
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -104,6 +104,8 @@ class Named:
 
     label: str | None = None
     client: str | None = None
+    asks: bool = field(default=False, compare=False, kw_only=True)
+    """Whether a note asks who the clients are, where files and a column may both be."""
 
     @property
     def keys(self) -> dict[str, str]:

@@ -37,7 +37,7 @@ from coterie.clients.data.read.preparation import (
     find_columns,
     handle_missing,
     make_inputs,
-    refuse_separated_labels,
+    refuse_odd_labels,
     scale_bytes,
 )
 from coterie.clients.tasks import CLASSIFICATION, Language, Targets, Task
@@ -585,7 +585,7 @@ def check_and_convert(
     assert columns.labels is not None
     unasked = task is None
     if unasked:
-        refuse_separated_labels(columns)
+        refuse_odd_labels(columns)
     task = choose_task(columns.labels, notes) if task is None else task
     columns = leave_out_unlabelled(columns, task, notes)
     if task.tokens:

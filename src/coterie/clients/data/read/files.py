@@ -65,6 +65,12 @@ def read_columns(path: Path, labelled: bool = True, named: Named = USUAL) -> Col
             names = shorten([file.name for file in passed_over])
             note = f"not read: {names} in {path}; a client's file must be .csv, .npz or .parquet"
             pooled = replace(pooled, notes=(*pooled.notes, note))
+        if named.asks and all(file.users is None for file in files) and (place := find_places(path)):
+            note = (
+                f"each file in {path} is one client; if that is right, set split=by-user, and if column {place!r} "
+                f"names the clients, set client={place}"
+            )
+            pooled = replace(pooled, notes=(*pooled.notes, note))
         return pooled
     if arrays := _array_files(path):
         return _columns_of(path, {name: _read_array(file) for name, file in arrays.items()}, labelled, named)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coterie.clients.data.read import storage
 from coterie.clients.data.read.columns import USUAL, Columns, Named, is_id, tell_differences
+from coterie.clients.data.read.labelling import MOST_CLASSES
 from coterie.clients.data.read.normalisation import Standard
 from coterie.errors import MOST_NAMES, BadInput, count_of, shorten
 
@@ -139,8 +140,8 @@ def are_separated_numbers(texts: pl.Series) -> bool:
     return len(texts) > 0 and bool(numbers.sum() >= 0.9 * len(texts) and 2 * odd.sum() >= len(texts))
 
 
-def refuse_separated_labels(columns: Columns) -> None:
-    """Refuse labels of no named task that are numbers in a spelling that is not read.
+def refuse_odd_labels(columns: Columns) -> None:
+    """Refuse labels of no named task that are numbers in a spelling that is not read, or many numbers and a text.
 
     Raises:
         BadInput: they are.
@@ -149,11 +150,17 @@ def refuse_separated_labels(columns: Columns) -> None:
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "OSU":
         return
     texts = [label for label in labels.tolist() if isinstance(label, str)]
-    if are_separated_numbers(pl.Series(texts, dtype=pl.String)):
-        raise BadInput(
-            f"{columns.where}: the labels look like numbers; {MEND_NUMBERS}, or, if each is a class, set "
-            "task.name = 'classification'"
-        )
+    values, wrong = pl.Series(texts, dtype=pl.String), ""
+    odd = values.cast(pl.Float64, strict=False).is_null()
+    if are_separated_numbers(values):
+        wrong = f"the labels look like numbers; {MEND_NUMBERS}"
+    elif odd.any() and values.filter(~odd).n_unique() > max(MOST_CLASSES, int(odd.sum())):
+        first = str(values.filter(odd)[0])
+        row = next(row for row, label in enumerate(labels.tolist()) if label == first)
+        wrong = f"the labels are numbers but for {count_of(int(odd.sum()), 'text')}, the first is {first!r} in "
+        wrong += f"{columns.place(row)}; make all of them numbers, or leave them empty"
+    if wrong:
+        raise BadInput(f"{columns.where}: {wrong}, or, if each is a class, set task.name = 'classification'")
 
 
 def _find_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_left_out: bool) -> BadInput | None:
@@ -270,13 +277,16 @@ def _array_inputs(
 def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[str]) -> NDArray[np.float32]:
     """One column as inputs `[N, width]`; NaN where there is no value."""
     if column.levels is None:
-        if values.dtype in (pl.String, pl.Categorical, pl.Enum) and values.is_not_null().any():
-            row = values.is_not_null().arg_max() or 0
+        odd = values.is_not_null() & values.cast(pl.String).cast(pl.Float64, strict=False).is_null()
+        if values.dtype in (pl.String, pl.Categorical, pl.Enum) and odd.any():
+            row = odd.arg_max() or 0
             raise BadInput(
                 f"{columns.where}: column {column.name} in {columns.place(row)} is {values[row]!r}; in training it "
                 "held numbers",
                 told=f"column {column.name} holds text; in training it held numbers",
             )
+        if values.dtype in (pl.Categorical, pl.Enum):
+            values = values.cast(pl.String)
         numbers: NDArray[np.float32] = values.cast(pl.Float32).to_numpy(allow_copy=True)
         return np.array(numbers, np.float32)[:, None]
     texts = to_texts(values)
