@@ -155,11 +155,13 @@ def test_a_narrow_terminal_loses_columns_and_no_number(width: int) -> None:
     for always in ("fedavg", ODD, "2 of 3", "60.00 ± 10.00", "68.33 ± 10.41", "45.00 ± 7.07"):
         assert always in text
     assert ("+8.33 [1.16, 15.50]" in text) == (width >= 80)
-    assert ("MB down" in text) == (width == 200)
-    # The line below says what is shown, and no more.
+    # The line below says what is shown, and names what is not.
+    head = next(line for line in text.splitlines() if "method" in line)
     flat = " ".join(text.split())
+    assert ("MB down" in head) == (width == 200)
+    assert ("MB down" in flat.partition("table.md")[2]) == (width < 200)
     assert ("Student's t" in flat) == (width >= 80)
-    assert ("Target:" in flat) == ("to target" in text)
+    assert ("Target:" in flat) == ("to target" in text.partition("Accuracy:")[0])
 
 
 def test_the_settings_have_the_same_columns() -> None:

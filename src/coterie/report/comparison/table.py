@@ -41,11 +41,13 @@ LEAST = (
 def to_rich(summary: pl.DataFrame, width: int | None = None, metrics: RunMetrics = CLASSIFICATION) -> Group:
     """Lay out one table a setting and a line on the numbers for a terminal; the best mean of the measure is bold.
 
-    Where the tables are wider than `width` characters, they go without the least important columns; nothing is cut.
+    Where tables are wider than `width` characters, they go without the least important columns, which are named.
     """
     columns = columns_of(summary, metrics)
     least = [columns[key][0] for key in _least(columns)]
     fitted = fit(tabulate(summary, columns, metrics), least, width)
+    dropped = [title for title, _ in columns.values() if title not in fitted.header]
+    room = f" Without room here, but in table.md: {', '.join(dropped)}." if dropped else ""
     columns = {key: column for key, column in columns.items() if column[0] in fitted.header}
     parts: list[Any] = []
     for setting, rows in _settings(summary):
@@ -53,7 +55,7 @@ def to_rich(summary: pl.DataFrame, width: int | None = None, metrics: RunMetrics
         if setting:
             drawn.title, drawn.title_justify = Text(setting), "left"
         parts.append(drawn)
-    return Group(*parts, Text(note(summary, columns, metrics)))
+    return Group(*parts, Text(note(summary, columns, metrics) + room))
 
 
 def to_markdown(
