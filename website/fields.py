@@ -13,7 +13,7 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 class DescribedFields(griffe.Extension):
-    """Take a setting's docstring from its `Annotated[…, Field(…)]`, and an attribute's from the class above."""
+    """Take a setting's docstring from its `Field(…)`, wherever that is, and an attribute's from the class above."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Describe all classes of a package, before anything of it is shown."""
@@ -36,7 +36,11 @@ def _classes_of(within: griffe.Object) -> Iterator[griffe.Class]:
 
 def _describe(setting: griffe.Attribute) -> None:
     """Read a setting's description and bounds, or the comment behind it; leave its type alone in the annotation."""
-    written = _expand(setting.annotation)
+    written, value = _expand(setting.annotation), str(setting.value)
+    if value.startswith("Field("):
+        written = f"({written}, {value})"
+        default = next(iter(ast.parse(value, mode="eval").body.args), None)  # type: ignore[attr-defined]
+        setting.value = None if default is None else ast.unparse(default)
     annotation = setting.annotation
     if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Annotated":
         inside = annotation.slice

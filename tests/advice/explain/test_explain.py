@@ -88,7 +88,7 @@ def test_it_says_why_a_server_looks_at_single_models(method: str) -> None:
     found = explain(experiment(method, workers=1, rounds=1))
     (where,) = (part.where for part in found.memory if part.name == "answers")
     assert METHODS[method].target().needs.models in where
-    assert found.up_bytes
+    assert found.up_bytes is not None
 
 
 @pytest.mark.medium

@@ -109,7 +109,7 @@ def test_what_training_had_not_is_said_or_refused(terminal: Terminal) -> None:
     east = whole.filter(pl.col("client") == "east").drop("client")
     for table, said in (
         (east.drop("age"), "column age; .* income, age, ward"),
-        (east.with_columns(height=pl.lit(1.8)), "column height "),
+        (east.with_columns(height=pl.lit(1.8)), "column height"),
         (east.with_columns(age=pl.lit("old")), "column age in line 2 is 'old'"),
         (east.with_columns(pl.when(pl.col("age") > 50).then("age").alias("age")), "column age .* line "),
     ):
