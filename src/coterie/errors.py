@@ -116,7 +116,8 @@ def sentences(error: ValidationError, prefix: str = "", known: Iterable[str] = (
     for item in error.errors(include_url=False):
         where = ".".join([p for p in (prefix, *_keys(item["loc"])) if p])
         of_table = item.get("ctx", {}).get("error")
-        if isinstance(of_table, BadInput) and all(said.startswith(f"{where}.") for said in of_table.problems):
+        own = (f"{where}.", f"{where} ")
+        if isinstance(of_table, BadInput) and all(said.startswith(own) for said in of_table.problems):
             found |= {said: said for said in of_table.problems}  # the section is built of others
             continue
         sentence = _sentence(where, item, known, owner)

@@ -217,7 +217,7 @@ class FedTSDP(Method[FedTSDPState]):
     ] = "auto"
     noise: Annotated[Noise, Field(description="unlinked clients are one group, or each alone")] = "group"
     stages: Annotated[Literal["both", "first", "second"], Field(description="which stages group")] = "both"
-    rho: Annotated[Rho, Field(description="weight moved to the batch: a number, or literal (Eq. 7)")] = 0.5
+    rho: Annotated[Rho, Field(description="weight moved to the batch; literal is Eq. 7 as printed")] = 0.5
     sample: Annotated[float, Field(gt=0, le=1, description="share of the clients in a draw of the statistic")] = 1.0
     repeats: Annotated[int, Field(ge=1, description="draws that the Hopkins statistic is a mean of")] = 1
     public_batch: Annotated[int, Field(ge=1, description="public samples predicted in a round")] = 50

@@ -136,7 +136,7 @@ def test_data_that_change_while_a_node_stays_are_noticed(tmp_path: Path) -> None
         if node == BAD and in_round(message, 2):
             held = dict(np.load(here.nodes[BAD]["data"]))
             np.savez(here.nodes[BAD]["data"], **{**held, "features": held["features"] + 1})
-            client.find_client.cache_clear()  # on its own machine every message starts a new process
+            client.NEWEST_CLIENTS.clear()  # on its own machine every message starts a new process
 
     run = here.run(asked, there=there)
     failed = [f for f in failures(run) if not f[2].startswith("not evaluated")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from coterie.runs.schema.names import build_task
 from coterie.runtime.ledger import SUMS
 from coterie.runtime.remote.handshake import pack_hello, unpack_hello
 from coterie.runtime.remote.message import Message
+from coterie.shipping.flower.client import FlowerClient, Node, find_client
 from coterie.shipping.model.served import trained_model
 from coterie.shipping.model.trained import MODEL, read_model
 from coterie.shipping.registration import Registration
@@ -79,6 +81,24 @@ def experiment(width: int = 2, method: str = "fedavg", **data: Any) -> Experimen
 def turned(held: dict[str, pl.DataFrame], who: str, order: Sequence[str]) -> dict[str, pl.DataFrame]:
     """The same tables, one with its columns in another order."""
     return {name: table.select(order) if name == who else table for name, table in held.items()}
+
+
+def test_a_process_keeps_the_newest_of_a_client_alone(tmp_path: Path) -> None:
+    asked, before = experiment().to_toml(), []
+
+    def find(agreed: Agreement | None, name: str = "east") -> FlowerClient:
+        text = None if agreed is None else agreed.to_json()
+        node = {"client": name, "data": "east.csv", "state-dir": str(tmp_path / name)}
+        return find_client(asked, text, Node.read(node, {}))
+
+    other = find(None, "north")
+    for agreed in (None, Agreement(), Agreement((), (0.0,), (1.0,))):
+        client = find(agreed)
+        assert find(agreed) is client
+        before.append(weakref.ref(client))
+        del client
+    assert [client() is None for client in before] == [True, True, False]
+    assert find(None, "north") is other
 
 
 @pytest.mark.medium

@@ -181,8 +181,9 @@ class OrderGuard:
                 f"the rule {self._rule.name} asks for {type(request).__name__}, which is not possible with {HERE}; "
                 "it must ask for training and for scores of held-out samples alone"
             )
-        settings = {key: getattr(request, key) for key in ("trained_extras", "weights", "clip", "minibatches")}
-        if key := next((key for key, value in settings.items() if isinstance(value, Tensor) or value), ""):
+        settings = {key: bool(getattr(request, key)) for key in ("trained_extras", "clip")}
+        settings |= {key: getattr(request, key) is not None for key in ("weights", "minibatches")}
+        if key := next((key for key, is_set in settings.items() if is_set), ""):
             raise BadInput(
                 f"the rule {self._rule.name} trains with {key}, which is not possible with {HERE}; it must train "
                 "by plain steps"

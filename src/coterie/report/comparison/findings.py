@@ -171,6 +171,6 @@ def _losers(view: View) -> str:
     if not row["lost"]:
         return f"{said}."
     worst = found.filter(pl.col("gain") == pl.col("gain").min()).row(0, named=True)
-    lost = write_gain(view.metrics.deciding, worst["gain"]).lstrip("-")
+    lost = write_gain(view.metrics.deciding, worst["gain"]).lstrip("+-")
     said += f", the one that loses most {lost} {unit_of(view)}"
     return f"{said}."

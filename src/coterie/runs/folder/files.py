@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
@@ -129,7 +130,7 @@ def decode_arrays(path: Path, read: Callable[[Mapping[str, NDArray[Any]]], T]) -
         return read(dict(kept))
 
 
-_DAMAGE = (ValueError, KeyError, TypeError, EOFError, OSError, RuntimeError, zipfile.BadZipFile)
+_DAMAGE = (ValueError, KeyError, TypeError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What readers of Python and NumPy raise over damaged files."""
 
 

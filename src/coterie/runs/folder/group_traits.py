@@ -82,6 +82,9 @@ class GroupTraits:
             inputs = _read_part(kept, "inputs", InputMeans)
             if inputs is not None:
                 inputs = replace(inputs, means=inputs.means.astype(np.float64))
+                named = len(inputs.names) if inputs.kind == "features" else inputs.means[0].shape[-1]
+                if len(inputs.means) != len(inputs.groups) + 1 or inputs.means.shape[-1] != named:
+                    raise ValueError("its arrays do not fit each other")
             return cls(int(kept["round"]), _read_part(kept, "layers", LayerDistances), inputs)
 
         return decode_arrays(path, read)

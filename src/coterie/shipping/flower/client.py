@@ -6,8 +6,9 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
@@ -346,10 +347,26 @@ class FlowerClient:
         return folder
 
 
-@lru_cache(CACHED_CLIENTS)
+NEWEST_CLIENTS: dict[Node, tuple[str, str | None, FlowerClient]] = {}
+"""By node the newest client and what a message said of it; the one asked for last comes last."""
+
+_clients_lock = Lock()
+
+
 def find_client(experiment: str, agreed: str | None, node: Node) -> FlowerClient:
-    """Return the client that these describe, with its data and engine where it was asked before with the same."""
-    return FlowerClient(experiment, agreed, node)
+    """Return the client that these describe, with its data and engine where it was asked last with the same.
+
+    Of a node only the newest client is kept: an older one, which had agreed on less, would hold its data once more.
+    """
+    with _clients_lock:
+        known = NEWEST_CLIENTS.get(node)
+        if known is None or known[:2] != (experiment, agreed):
+            known = experiment, agreed, FlowerClient(experiment, agreed, node)
+        NEWEST_CLIENTS.pop(node, None)
+        NEWEST_CLIENTS[node] = known
+        if len(NEWEST_CLIENTS) > CACHED_CLIENTS:
+            del NEWEST_CLIENTS[next(iter(NEWEST_CLIENTS))]
+    return known[2]
 
 
 def _claim_folder(folder: Path, name: str) -> str:

@@ -323,7 +323,7 @@ def _add_up(notes: Sequence[str]) -> tuple[str, ...]:
         number, _, rest = note.partition(" ")
         digits = number.replace(",", "")
         count = int(digits) if digits.isdecimal() else 0
-        key = rest if count else note
+        key = rest.replace("value was", "values were") if count else note
         before = found[key][0] if key in found else 0
         found[key] = (before + count, f"{before + count:,} {key}" if before and count else note)
     return tuple(note for _, note in found.values())

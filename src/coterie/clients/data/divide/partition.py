@@ -168,6 +168,12 @@ def shards(
 ) -> Partition:
     """Samples sorted by label are cut into equal shards, which are dealt at random (McMahan et al., 2017)."""
     rng, pieces = pool.generator(), pool.n * per_client
+    if pieces > len(pool.data.labels):
+        raise BadInput(
+            f"split = 'shards(per_client={per_client})' needs {count_of(pieces, 'sample')} for "
+            f"{count_of(pool.n, 'client')}, and {pool.data.name} has {len(pool.data.labels)}; use fewer clients or "
+            "shards"
+        )
     cut = np.array_split(_by_class(pool, rng), pieces)
     dealt = rng.permutation(pieces).reshape(pool.n, per_client)
     return Partition([np.concatenate([cut[piece] for piece in own]) for own in dealt])

@@ -323,7 +323,9 @@ def read_split(values: NDArray[Any] | None, where: str, first_line: int | None =
     """
     if values is None:
         return None
-    found, which = np.unique(values.astype(str).reshape(-1), return_inverse=True)
+    if values.ndim != 1:
+        raise BadInput(f"{where}: split has the shape {values.shape}; it must have one value a sample")
+    found, which = np.unique(values.astype(str), return_inverse=True)
     numbers = np.array([SPLIT_WORDS.get(value.strip().lower().removesuffix(".0"), -2) for value in found], np.int8)
     if (numbers < -1).any():
         row = int(np.argmax(numbers[which] < -1))

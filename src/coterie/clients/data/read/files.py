@@ -523,8 +523,8 @@ def _describe(values: NDArray[Any] | pl.DataFrame | None, field: str) -> str:
     if values is None:
         return "none"
     if isinstance(values, pl.DataFrame):
-        return "in named columns"
-    kind = "numbers" if values.dtype.kind in "biuf" else str(values.dtype)
+        return "named columns"
+    kind = "numbers" if values.dtype.kind in "biuf" else "text"
     shape = f"of shape {values.shape[1:]} each"
     return f"{kind} {shape}" if field in ("features", "labels") else shape
 
