@@ -13,7 +13,7 @@ from coterie.methods.privacy import PrivacySupport
 
 DOCS = Path(__file__).parents[1] / "docs"
 KINDS = ("server", "clients", "samples")
-OTHERWISE: dict[str, Any] = {"dynamic": True, "init": "kmeans", "warm_up": 2}
+OTHERWISE: dict[str, Any] = {"dynamic": True, "e_step": "update_aware", "init": "kmeans", "warm_up": 2}
 """For each setting of which the page says what it must be, another value."""
 
 
