@@ -16,6 +16,7 @@ import torch
 from hypothesis import settings
 
 from coterie.plugins import fresh_consent
+from tests.commandline import Terminal
 from tests.processes import serve_or_spawn
 
 # Results depend on the number of threads, and the suite already runs one process per core.
@@ -101,6 +102,13 @@ def _nothing_is_given() -> Iterator[None]:
     """Each test begins like a process: nobody has given a name of an object of one's own."""
     with fresh_consent(None):
         yield
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """The command line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
 
 
 @pytest.fixture

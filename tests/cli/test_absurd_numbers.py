@@ -19,12 +19,6 @@ SOON = 30
 """Seconds in which a refusal comes, on a busy machine, too."""
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 def columns(path: Path) -> None:
     names = ["client", *(f"x{i}" for i in range(50_001)), "label"]
     lines = [",".join([f"c{row % 4}", *["1"] * 50_001, str(row % 2)]) for row in range(3)]

@@ -27,12 +27,6 @@ PUBLIC = [
 """What a user of the package imports."""
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 # ---- the public names
 
 

@@ -21,12 +21,6 @@ from tests.report.synthesis import synthesise
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "samples_per_client=40", "--workers", "1"]
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 @pytest.mark.medium
 def test_a_run_from_start_to_report(terminal: Terminal) -> None:
     first = terminal("run", "fedavg", "--name", "first", *SMALL)

@@ -27,12 +27,6 @@ TABLE = pl.DataFrame(
 GAPS = pl.when(pl.int_range(80) != 41).then("bmi").alias("bmi")
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 def run(terminal: Terminal, *words: str) -> tuple[int, str]:
     code, _, err = terminal("run", "fedavg", "--rounds", "1", "--workers", "1", "--quiet", *words)
     return code, err.replace(f"{Path.cwd()}/", "")

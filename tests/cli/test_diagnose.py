@@ -15,12 +15,6 @@ from tests.commandline import Terminal
 FEW = ("--clients", "8", "--workers", "1", "--starts", "2", "--no-gains", "--set", "samples_per_client=60")
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 @pytest.mark.slow
 def test_a_dataset_an_experiment_and_a_run_are_diagnosed_alike(terminal: Terminal, tmp_path: Path) -> None:
     split = ("--split", "rotated(2)")

@@ -10,12 +10,6 @@ from coterie.errors import SYNONYMS
 from tests.commandline import Terminal
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 @pytest.mark.parametrize(
     ("word", "meant"),
     [("learning_rate", "training.lr"), ("num_rounds", "run.rounds"), ("n_clients", "data.clients")],

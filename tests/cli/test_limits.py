@@ -17,12 +17,6 @@ from coterie.cli import app
 from tests.commandline import Terminal
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

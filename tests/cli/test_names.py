@@ -17,12 +17,7 @@ LONG = "few-shot(0.0, samples_per_class=17, sets=windows, held_out=regular)"
 WORDS = ["fedavg", "--quiet", "--split", LONG, "--set", "epochs=0"]
 
 
-@pytest.fixture
-def terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
-) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
+pytestmark = pytest.mark.usefixtures("forked_cells")
 
 
 @pytest.mark.slow

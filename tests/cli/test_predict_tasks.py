@@ -25,12 +25,6 @@ N = 48
 BASE = ["-q", "--workers", "1", "--rounds", "1", "--set", "network.name=mlp", "--set", "network.hidden=[4]"]
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 def write_samples(task: str) -> NDArray[Any]:
     """Write `a.npz`: four clients with the targets of a task."""
     x = np.random.default_rng(4).normal(size=(N, 5)).astype(np.float32)

@@ -12,12 +12,6 @@ from tests.commandline import Terminal
 OWN = ("fedavg", "data.name=remote", "data.clients=3", "data.features=[4]")
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -25,7 +25,6 @@ def everything(rounds: int, clients: int) -> Story:
         for client in range(0, clients, 2):
             yield "lambda", str(client), 0.1 * np.exp((number - client) / rounds)
         yield "leaf size", "0", float(clients)
-        yield "merge left", "0", 0.0
         yield "temperature", "", 10.0 ** (-3 * number / rounds)
         for part in ("encoder", "decoder"):
             yield "drift / <norm>", part, float(np.sin(number / 3) + (part == "encoder"))

@@ -1,8 +1,6 @@
-"""The command line in an empty folder, for tests of what runs many cells."""
+"""The command line, for tests of what runs many cells."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +8,5 @@ from tests.commandline import Terminal
 
 
 @pytest.fixture
-def terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forked_cells: None
-) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
+def terminal(terminal: Terminal, forked_cells: None) -> Terminal:
+    return terminal

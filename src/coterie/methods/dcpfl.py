@@ -369,7 +369,7 @@ class DCPFL(ServesGroups[DCPFLState]):
             if full:
                 state = state.reschedule(replies, self, number, layout)
             if measuring:  # step 4
-                state = yield from self._build_dendrogram(state, replies, cohort)
+                state = self._build_dendrogram(state, replies, cohort)
             # Step 5
             candidate = state.find_candidate(self, number)
             if candidate is not None and len(replies):
@@ -404,7 +404,7 @@ class DCPFL(ServesGroups[DCPFLState]):
             yield Log("rdp end", 1.0)
         return replace(state, losses=losses)
 
-    def _build_dendrogram(self, state: DCPFLState, replies: Replies, cohort: Cohort) -> Exchanges[DCPFLState]:
+    def _build_dendrogram(self, state: DCPFLState, replies: Replies, cohort: Cohort) -> DCPFLState:
         """Add up distances in the first rounds; after the last of them make the dendrogram."""
         n, layout = cohort.server.n, cohort.server.layout
         if n > 1 and len(replies):  # a single client has no distances
@@ -413,8 +413,6 @@ class DCPFL(ServesGroups[DCPFLState]):
             return state
         state = replace(state, distances=state.mean_distances, together=np.ones_like(state.together))
         tree = dendrogram(state.distances) if n > 1 else np.empty((0, 4))
-        for name, column in zip(("left", "right", "height"), tree.T, strict=False):
-            yield Log(f"merge {name}", {str(i): value for i, value in enumerate(column.tolist())})
         state = replace(state, tree=tree)
         if self.dynamic:
             return state

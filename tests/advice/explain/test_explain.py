@@ -39,12 +39,6 @@ EXACT = [e.name for e in METHODS if e.target.__module__.startswith("coterie.") a
 """Methods of whose first rounds every message is known before anybody has learnt anything."""
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 def experiment(method: str | dict[str, Any] = "fedavg", **run: Any) -> Experiment:
     """Twelve clients of different sizes, one after the other, so that few of them stand for the others."""
     return Experiment(

@@ -147,3 +147,9 @@ def test_what_is_known_of_the_targets_is_held_to() -> None:
         with pytest.raises(BadInput, match=says):
             TASKS[name].target().read_targets(values, "here", [], 3)
     assert Language().read_targets(np.array([[1, 2]]), "here", [], 9).outputs == 9
+
+
+@pytest.mark.parametrize("task", [Classification(class_weights="balanced"), Regression(target_scale="global")])
+def test_what_nobody_has_computed_of_all_targets_is_no_silent_default(task: Task) -> None:
+    with pytest.raises(ValueError, match="all clients"):
+        task.losses(torch.zeros(2, 3), torch.zeros(2, 3) if task.numbers else torch.zeros(2, dtype=torch.int64))

@@ -40,12 +40,6 @@ def patients(seed: int, clients: tuple[str, ...] = CLIENTS) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
-
-
 def train(terminal: Terminal, data: str, *words: str) -> str:
     code, out, err = terminal("run", "fesem", "--data", data, "--set", "clusters=2", *QUICK.split(), *words)
     assert code == 0, err

@@ -249,6 +249,8 @@ def test_everything_that_is_wrong_with_the_tables_is_said_at_once() -> None:
         ({"methods": []}, r"methods = \[\] .*at least 1"),
         ({"methods": ["fesem@K(clusters=2)", "ifca@K"]}, "methods = .*once.*fesem@K4"),
         ({"methods": ["fesem@(clusters=2)"]}, "methods = .*label"),
+        ({"methods": "fedavg"}, "methods = 'fedavg' .*list"),
+        ({"methods": [1]}, "method '1' "),
         ({"adapted": "fedavg"}, "adapted = 'fedavg'"),
         ({"adapted": {"fedavg": "ifca(clusters=2)"}}, r"adapted\.fedavg .*already"),
         ({"adapted": {"x": "fedavgg"}}, "method 'fedavgg' .*fedavg"),

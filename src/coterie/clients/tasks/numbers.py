@@ -189,7 +189,13 @@ class Regression(Task):
         return (outputs.flatten(1) * deviation + mean).reshape(outputs.shape)
 
     def _scale(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return mean and deviation of the targets `[outputs]`, where they are known."""
+        """Return mean and deviation of the targets `[outputs]`; None where they stay as they are.
+
+        Raises:
+            ValueError: nobody has computed them.
+        """
+        if self.target_scale == "global":
+            raise ValueError("target_scale = 'global' needs the training samples of all clients")
         if not isinstance(self.target_scale, tuple):
             return None
         mean, deviation = (torch.tensor(part, dtype=like.dtype, device=like.device) for part in self.target_scale)

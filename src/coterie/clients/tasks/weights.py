@@ -56,7 +56,13 @@ class WeightedTask(Task):
         return found
 
     def weights_of(self, outputs: Tensor) -> Tensor | None:
-        """Return the weights as a tensor like the outputs; None where all classes count alike."""
+        """Return the weights as a tensor like the outputs; None where all classes count alike.
+
+        Raises:
+            ValueError: nobody has counted the samples of each class.
+        """
+        if self.class_weights == "balanced":
+            raise ValueError("class_weights = 'balanced' needs the training samples of all clients")
         if not isinstance(self.class_weights, tuple):
             return None
         return torch.tensor(self.class_weights, dtype=outputs.dtype, device=outputs.device)

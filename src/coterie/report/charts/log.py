@@ -151,7 +151,7 @@ SHOWN_WITH = {
 }
 """Names that have no chart of their own where another name is logged, whose chart shows them."""
 
-NOT_DRAWN = ("leaf", "leaf size", "merge left", "merge right", "merge height")
+NOT_DRAWN = ("leaf", "leaf size")
 """Names of a tree, which lines over rounds do not show."""
 
 

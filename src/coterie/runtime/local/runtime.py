@@ -159,10 +159,12 @@ class LocalRuntime(SimulatedRuntime):
     ) -> None:
         super().__init__(spec, samples, client_dropout)
         if self.engine.one_process:
-            if workers not in (None, 1) or timeout is not None:
+            idle = [f"run.workers = {workers}"] * (workers not in (None, 1))
+            idle += [f"run.client_timeout = {timeout}"] * (timeout is not None)
+            if idle:
                 raise BadInput(
-                    f"run.workers = {workers} and run.client_timeout = {timeout} are not possible with "
-                    f"run.engine = {spec.wanted!r}, which has one process; leave both out"
+                    f"{' with '.join(idle)} is not possible with run.engine = {spec.wanted!r}, which has one "
+                    "process; leave it out"
                 )
             workers = 1
         count = cores() if workers is None else workers

@@ -82,8 +82,10 @@ def _read_seeds(given: Any) -> tuple[int, ...]:
 
 def _label_methods(given: Any) -> Any:
     """Return methods that are listed in short form by their labels; what has labels stays as it is."""
-    if not isinstance(given, list | tuple):
+    if isinstance(given, dict):
         return given
+    if not isinstance(given, list | tuple):
+        raise ValueError("it must be a list, as in ['fedavg', 'fesem(clusters=4)'], or a table of labels")
     labelled = [split_label(str(text)) for text in given]
     if len(dict(labelled)) < len(labelled):
         raise ValueError("name each method once, or give each a label behind its name, as in fesem@K4(clusters=4)")
@@ -436,7 +438,7 @@ def find_paths(tables: Mapping[str, Any]) -> dict[str, str]:
     methods, grid = tables.get("methods"), tables.get("grid")
     parts = [tables.get("experiment"), grid, *_values(methods), *_values(tables.get("settings"))]
     parts += [part for some in _values(tables.get("tuned")) for part in _values(some)]
-    parts += [split_label(text)[1] for text in methods] if isinstance(methods, list | tuple) else ()
+    parts += [split_label(str(text))[1] for text in methods] if isinstance(methods, list | tuple) else ()
     found: dict[str, str] = {}
     for part in parts:
         part = {"method": part} if isinstance(part, str) else part

@@ -159,7 +159,7 @@ def load(
         BadInput: the data cannot be found or read, or they are not usable as they are.
     """
     if data in DATASETS:
-        if problems := _check_named(data):
+        if problems := _check_named(data) + find_test_problems(data, test_path):
             raise BadInput(problems)
         loaded: Dataset = DATASETS[data].target(public)
         loaded = replace(loaded, preparation=replace(AS_READ, standardise=standardise))

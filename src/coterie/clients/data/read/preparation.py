@@ -347,7 +347,8 @@ def handle_missing(
     if known.missing == "refuse":
         raise _bad_value(columns, known, absent, _count_missing(absent, rows, known, advice))
     if known.missing == "drop":
-        notes.append(f"{rows.sum():,} of {len(rows):,} samples were left out, because a value is missing")
+        were = "was" if rows.sum() == 1 else "were"
+        notes.append(f"{rows.sum():,} of {len(rows):,} samples {were} left out, because a value is missing")
         if rows.all():
             raise BadInput(f"{columns.where}: every sample lacks a value; data.missing must be mean or zero")
         return columns.take(~rows), storage.take(inputs, ~rows)
