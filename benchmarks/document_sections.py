@@ -119,9 +119,24 @@ def _peers(rows: Rows) -> list[str]:
                 ],
                 2,
             ),
-            *(_say_memory(row["memory"]) for row in some if row["way"] == "coterie" and "memory" in row),
+            *(
+                said
+                for row in some
+                if "where" in row
+                for said in (_say_time(row["where"]), _say_memory(row["memory"]))
+            ),
         ]
     return parts
+
+
+def _say_time(seconds: Mapping[str, float]) -> str:
+    """Say where the time of Coterie's round goes."""
+    whole, (clients, server, evaluation, rest) = sum(seconds.values()), seconds.values()
+    return (
+        f"Where a round of Coterie goes, {1000 * whole:,.0f} ms in a run of its own: the clients' training "
+        f"{clients / whole:.0%}, the server's own work {server / whole:.1%}, evaluation {evaluation / whole:.0%}, "
+        f"tables, ledger, picture and checkpoint {rest / whole:.0%}."
+    )
 
 
 def _say_memory(held: Mapping[str, Any]) -> str:
@@ -132,6 +147,10 @@ def _say_memory(held: Mapping[str, Any]) -> str:
         f"(PyTorch, Polars and Python as they are once loaded, and the samples) {shared:.0f} MiB; the main process "
         f"{main:.0f} MiB; the workers {' and '.join(f'{own:.0f}' for own in workers)} MiB."
     )
+
+
+_WHERE = {"where": _say_time, "memory": _say_memory}
+"""What is said of a row of Coterie beside its numbers."""
 
 
 def draw_peers(rows: Rows) -> Chart:

@@ -22,7 +22,8 @@ own; whichever is missing is left out. They are made like this:
 Each simulator first tries its settings (processes and PyTorch's threads) for a round or two, and takes part with
 the fastest; pfl also with the fastest of those in one process, which is how it is run where nobody asks for more.
 `plain` is one model trained by a plain loop on as many samples, without clients. Memory is the peak of what all
-processes of a way hold together (shared memory counted once), in a run of its own with nothing beside it.
+processes of a way hold together (shared memory counted once), in a run of its own with nothing beside it. Where the
+time of Coterie's round goes is measured in a run of its own, too, as `benchmarks.methods` does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,15 @@ import coterie
 from benchmarks.drivers.workload import Workload
 from benchmarks.measuring import arguments, median, ratios, write
 from benchmarks.memory import Held, held, require_proc, tree
+from benchmarks.methods import PARTS, splits
 from benchmarks.smoke import shrink
 from coterie.models.networks import build as build_network
+from coterie.runs.folder.run_folder import RunFolder
 from coterie.runs.schema.experiment import prepare
 from coterie.runs.schema.refusals import cohort_size
 from coterie.runs.setup import load_federation
-from coterie.runtime.threads import cores
+from coterie.runtime.garbage import freeze_objects
+from coterie.runtime.threads import cores, one_thread
 
 ROOT = Path(__file__).parents[1]
 WARM = 1
@@ -267,6 +271,18 @@ def peak(way: Way, python: Path, folder: Path, setting: tuple[int, int]) -> Held
     return most
 
 
+def split_round(whole: coterie.Experiment, rounds: int) -> dict[str, float]:
+    """Seconds of each part of a round of Coterie, the medians of some rounds after the first."""
+    whole = whole.updated({"run.rounds": WARM + rounds + 1, "run.workers": cores(), "run.checkpoint_every": 1})
+    with ExitStack() as stack:
+        folder = RunFolder(stack.enter_context(tempfile.TemporaryDirectory()))
+        loop = stack.enter_context(closing(splits(whole, folder)))
+        stack.enter_context(freeze_objects())
+        stack.enter_context(one_thread(blas=True))
+        found = [next(loop) for _ in range(WARM + rounds)][WARM:]
+    return {part: median([getattr(one, part) for one in found]) for part in PARTS}
+
+
 def fastest(way: Way, python: Path, folder: Path) -> tuple[int, int]:
     """The setting with which a way did its best round of a few."""
     if len(way.settings) == 1:
@@ -331,6 +347,7 @@ def compared(
                 "ratio_most": most,
                 "memory_mib": memory[way].total / 2**20,
                 "memory": memory[way]._asdict(),
+                **({"where": split_round(whole, repeats * row)} if way == "coterie" else {}),
                 "parameters": driver.parameters,
                 "samples": int(driver.rounds[-1]["samples"]),
                 "loss_first": driver.rounds[0]["loss"],

@@ -143,7 +143,7 @@ def test_dcpfl_5_9_2(scale: Any, participation: float) -> None:
 def test_dcpfl_5_9_3_and_5_9_4_on_a_run() -> None:
     """The decrease ends at 8, which is seen in round 11; every change is one of nested cuts of the one tree."""
     run = train(PRINTED, planted("incongruent", 4), 34, training=TWICE)
-    ends = [i + 1 for i, end in enumerate(run.logged("rdp end")) if end]
+    ends = [i + 1 for i, end in enumerate(run.logged("rapid decrease ended")) if end]
     assert ends[0] == 11
     assert all(end - start >= 7 + 3 for start, end in pairwise([1, *ends]))
     trials = [i + 1 for i, loss in enumerate(run.logged("trial", "now")) if loss is not None]

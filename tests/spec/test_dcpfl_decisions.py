@@ -38,7 +38,7 @@ def test_dcpfl_5_9_4(period: int) -> None:
     losses = np.array(run.logged("loss")[:seen], float)
     expected = 2 * np.exp(-np.arange(seen) / period)
     np.testing.assert_allclose(losses - losses[0], expected - expected[0], atol=1e-4)
-    assert rounds_of(run, "rdp end") == [seen]
+    assert rounds_of(run, "rapid decrease ended") == [seen]
     assert rounds_of(run, "trial", "now") == [seen + 1]
 
 

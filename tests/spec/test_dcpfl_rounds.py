@@ -181,7 +181,7 @@ def test_dcpfl_equal_models_are_never_split() -> None:
     federation = replace(one, inputs=inputs, labels=labels, bounds=np.repeat(one.bounds, 6, 0), names=one.names * 6)
     run = train(FAST, federation, 12)
     assert not run.state.mean_distances.any()
-    assert any(run.logged("rdp end"))
+    assert any(run.logged("rapid decrease ended"))
     assert run.logged("trial", "now") == [None] * 12
     assert run.groups().tolist() == [0] * 6
 

@@ -26,6 +26,7 @@ from coterie.errors import BadInput, print_escaped
 from coterie.runtime.garbage import freeze_imports
 
 if TYPE_CHECKING:
+    from coterie.runs.folder.reading import RunResults
     from coterie.runs.folder.run_folder import RunFolder
     from coterie.runs.schema.experiment import Experiment
 
@@ -194,7 +195,7 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
         column = metrics.headline
         known = [(run.label, run.summary[column]) for run in runs]
         if (constant := score_constant(RunResults(folder, folder.name))) is not None:
-            if doubt := _find_doubt(folder, [value for _, value in known]):
+            if doubt := _find_doubt(folder, [value for _, value in known]) or _find_better(folder, runs):
                 parts.append(doubt)
             known.append(constant)
         scores = [f"{name} {measured(metrics.deciding, value)}" for name, value in known]
@@ -217,6 +218,27 @@ def _find_doubt(folder: RunFolder, others: Sequence[float] = ()) -> str:
         "no model is better than a constant answer, so nothing may have been learnt from the inputs; try another "
         "training.lr, more rounds, or inputs of one scale (data.standardise)"
     )
+
+
+def _find_better(folder: RunFolder, beside: Sequence[RunResults]) -> str:
+    """Say which baseline serves a run's clients clearly better than the run, by a paired interval; else empty."""
+    from coterie.report.gains import gain_over, write_gain
+    from coterie.runs.folder.reading import RunResults
+    from coterie.studies.compare.table import interval
+
+    metric = folder.metrics.deciding
+    own = RunResults(folder, folder.name).last.select("client", metric.name)
+    gains = {}
+    for run in beside:
+        both = own.join(run.last.select("client", metric.name), "client", suffix=" beside")
+        scores, theirs = both[metric.name].to_numpy(), both[f"{metric.name} beside"].to_numpy()
+        gains[run.label] = interval(gain_over(metric, theirs, scores))
+    clear = {label: gain for label, gain in gains.items() if gain[1] > 0}
+    if not clear:
+        return ""
+    label = max(clear, key=lambda label: clear[label][0])
+    gain, low, high = (write_gain(metric, each) for each in clear[label])
+    return f"{label} is better here: {gain} in {metric.title} (95 % interval over clients: {low} to {high})"
 
 
 def exit_interrupted(folder: Path, round: int) -> NoReturn:

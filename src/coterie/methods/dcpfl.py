@@ -401,7 +401,7 @@ class DCPFL(ServesGroups[DCPFLState]):
         if np.isfinite(radius := float(radii(losses, self.terms)[-1])):
             yield Log("radius", radius)
         if self.has_ended(losses) and not self.has_ended(state.losses):
-            yield Log("rdp end", 1.0)
+            yield Log("rapid decrease ended", 1.0)
         return replace(state, losses=losses)
 
     def _build_dendrogram(self, state: DCPFLState, replies: Replies, cohort: Cohort) -> DCPFLState:

@@ -195,10 +195,17 @@ class Session:
         """Take up the run in a folder after its last sound checkpoint.
 
         Raises:
-            BadInput: the data have changed, no checkpoint is sound, or a table is damaged or missing.
+            BadInput: the data have changed, no checkpoint is sound, a table is damaged or missing, or nobody had
+                answered in the last rounds of all.
         """
         warnings = self.find_differences(folder.environment())
         warnings += self.restore(folder)
+        self._silent_rounds = _count_silent_rounds(folder, self.done)
+        if self._has_given_up and self.done == self.planned:
+            raise BadInput(
+                f"nobody answered in the last {count_of(self._silent_rounds, 'round')}, and nothing was learnt; "
+                "begin a new run"
+            )
         if self._secret and not folder.secret():
             folder.write_secret(self._secret)
             if 0 < self.done < self.experiment.run.rounds:
@@ -220,7 +227,6 @@ class Session:
         table = folder.rounds()
         self._up_bytes, self._down_bytes = int(table["up_bytes"].sum()), int(table["down_bytes"].sum())
         self._seconds = float(table["seconds"].sum())
-        self._silent_rounds = _count_silent_rounds(folder, self.done)
         if self.layout.frozen:
             self.runtime.equipped = set(folder.ledger().filter(pl.col("what") == FROZEN)["client"])
         self.find(Divergence).read_tables(folder.clients(), folder.failures())
@@ -241,16 +247,7 @@ class Session:
     # ---- a round
 
     def announce(self) -> None:
-        """Tell the observers what is about to be trained.
-
-        Raises:
-            BadInput: the run was resumed after its last round, and nobody had answered in the last few.
-        """
-        if self._has_given_up and self.done == self.planned:
-            raise BadInput(
-                f"nobody answered in the last {count_of(self._silent_rounds, 'round')}, and nothing was learnt; "
-                "begin a new run"
-            )
+        """Tell the observers what is about to be trained."""
         experiment = self.experiment
         if self.folder is not None:  # a name that was taken is another now, and a folder may have been moved
             place = self.folder.path.resolve()  # not where the file says that it was: observers write there
@@ -288,6 +285,11 @@ class Session:
             found.append(
                 f"{few} of {self.server.n} clients have no validation samples, and do not count where "
                 f"{self.experiment.method.name} decides by them"
+            )
+        if (clusters := getattr(self.method, "clusters", 1)) > self.server.n:
+            found.append(
+                f"method.clusters = {clusters} is more than the {count_of(self.server.n, 'client')} in training, "
+                "so some groups stay empty"
             )
         training, name = self.experiment.training, self.experiment.method.name
         if self.method.needs.plain_sgd and (training.optimizer != "sgd" or training.momentum):

@@ -194,6 +194,7 @@ class Choice:
         gain: of the choice over one model for all, over clients: mean, and its 95 % interval; positive is better.
         constant: the floor, which needs no features: each client's own best constant answer.
         clients: how many were scored.
+        seeds: from how many each candidate was trained.
         left_out: a sentence for each candidate that could not be tried, or diverged.
         folder: where the comparison lies, with a page of all runs.
         runs: how many the search took.
@@ -208,6 +209,7 @@ class Choice:
     gain: tuple[float, float, float]
     constant: Constant | None
     clients: int
+    seeds: int
     left_out: Sequence[str]
     folder: Path
     runs: int
@@ -401,6 +403,7 @@ def choose(
         interval(sign * (values[:, chosen] - values[:, one_model])),
         floor,
         len(values),
+        len(comparison.seeds),
         lost,
         compared.folder.path,
         len(runs),

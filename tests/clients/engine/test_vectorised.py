@@ -45,7 +45,7 @@ def test_the_same_again_and_few_as_one_by_one(name: str) -> None:
 def test_no_kernel_takes_fewer_than_are_worth_it(most: int, alone: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a network is so large that a chunk is small, what is left over is answered one by one."""
     name, training = next(iter(OWN)), SOLVERS["sgd"].updated(epochs=1)
-    monkeypatch.setattr("coterie.clients.engine.batched.chunk_size", lambda *_: most)
+    monkeypatch.setattr("coterie.clients.engine.batched.chunk_size", lambda *_, **__: most)
     one, many = (people_of(kind, name, training) for kind in (Sequential, Batched))
     clients = [0, 1, 2, 0, 1]
     asked = trainings(one)["plain"]

@@ -112,7 +112,7 @@ class Batched(Engine):
         }
         if not self.data.task.batchable:
             self._kernels = {}
-        self._chunk = cache(lambda f: chunk_size(layout, batch_size, activations(f)))
+        self._chunk = cache(lambda f, shared: chunk_size(layout, batch_size, activations(f), shared=shared))
 
     def answer(self, clients: Sequence[Client], requests: Sequence[Request]) -> list[Result]:
         """Answer one request for each client, in order; like requests share a kernel."""
@@ -132,11 +132,11 @@ class Batched(Engine):
             else:
                 shared = places[i] if same[places[i]] > 1 else None
                 groups.setdefault((type(request), shared, *alike), []).append(i)
-        for members in groups.values():
+        for (_, shared, *_), members in groups.items():
             # Clients with the most minibatches come first, so that those still at work are the first rows.
             members.sort(key=lambda i: -counts[i])
             first = jobs[members[0]][2][0]
-            most = self._clients_per_kernel(clients[members[0]], requests[members[0]], first)
+            most = self._clients_per_kernel(clients[members[0]], requests[members[0]], first, shared is not None)
             chunks = split_evenly(len(members), most, self._model.worthwhile)
             _, answer = self._kernels[type(requests[members[0]])]
             for rows in chunks:
@@ -153,7 +153,7 @@ class Batched(Engine):
         """Distributions `[n, samples, distribution_size]` at a temperature."""
         samples, task = self._model.prepare(inputs), self.data.task
         found = torch.empty(len(models), len(samples), self.distribution_size, device=models.device)
-        for rows in split_evenly(len(models), self._chunk(tuple(inputs.shape[1:]))):
+        for rows in split_evenly(len(models), self._chunk(tuple(inputs.shape[1:]), False)):
             stack = self._stack(_fill_up(self._model.fewest, list(models[rows])))
             views = self._views(stack)
             for s in range(0, len(samples), EVALUATION_WIDTH):
@@ -207,13 +207,13 @@ class Batched(Engine):
             return None
         return padded_width(count, EVALUATION_WIDTH), request.split
 
-    def _clients_per_kernel(self, client: Client, request: Request, inputs: Tensor) -> int:
-        """How many clients share a kernel for a request about such inputs."""
+    def _clients_per_kernel(self, client: Client, request: Request, inputs: Tensor, shared: bool) -> int:
+        """How many clients share a kernel for a request about such inputs, and maybe about one model."""
         if self._dual is not None and isinstance(request, Train):
             room = self._dual_room(client, request, len(inputs))
             if room is not None:
                 return self._dual.chunk(room)
-        return self._chunk(tuple(inputs.shape[1:]))
+        return self._chunk(tuple(inputs.shape[1:]), shared)
 
     def _samples(self, client: Client, request: Request) -> Samples:
         """The samples of the client that a request is about."""

@@ -142,16 +142,20 @@ def _is_in_order(network: nn.Module, layout: Layout) -> bool:
     return [e.name for e in layout.tensors] == [name for name, p in network.named_parameters() if p.requires_grad]
 
 
-def chunk_size(layout: Layout, batch_size: int = 32, activations: int | None = None) -> int:
+def chunk_size(
+    layout: Layout, batch_size: int = 32, activations: int | None = None, *, shared: bool = False
+) -> int:
     """How many clients one kernel takes, so that what it touches stays in the cache.
 
     Args:
         layout: of the network.
         batch_size: samples in a minibatch.
         activations: scalars that one sample leaves behind in a forward pass; those of a perceptron, unless given.
+        shared: whether all of them read one model.
     """
     activations = count_units(layout) if activations is None else activations
-    return max(2, min(LARGEST_CHUNK, CHUNK_SCALARS // max(layout.size + batch_size * activations, 1)))
+    scalars = (0 if shared else layout.size) + batch_size * activations
+    return max(2, min(LARGEST_CHUNK, CHUNK_SCALARS // max(scalars, 1)))
 
 
 def is_perceptron(network: nn.Module) -> bool:

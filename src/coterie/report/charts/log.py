@@ -62,13 +62,13 @@ ABOUT = {
     "loss": About(
         "The loss that the method watches",
         "The mean training loss of the clients, of the models as they receive them.",
-        event="rdp end",
+        event="rapid decrease ended",
     ),
     "radius": About(
         "When the rapid decrease ends",
         "The radius of curvature of the mean training loss: small where the curve bends, large where it runs "
         "straight. Where the loss does not bend upwards there is none.",
-        event="rdp end",
+        event="rapid decrease ended",
     ),
     "stopped": About(
         "When the method stopped", "At 1 the method has stopped: nothing is trained or sent any more."

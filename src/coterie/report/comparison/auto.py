@@ -106,6 +106,8 @@ def describe(choice: Choice) -> Iterator[str]:
         ahead = f"{_signed(choice, constant.gain[0])}{_unit(choice)}"
         doubt = "" if constant.is_beaten else "; it may have learnt nothing from the inputs"
         yield f"floor   {ahead} over a constant answer ({constant.name}, {measured(metric, constant.value)}){doubt}"
+    if choice.seeds == 1:
+        yield "doubt   each candidate trained from one seed, which does not tell luck from merit; try more seeds"
     yield (
         f"search  {count_of(choice.runs, 'run')}, {volume(choice.bytes)} up and down, "
         f"{choice.seconds:,.0f} s of training; scored by {metric.title} on validation samples alone"

@@ -44,6 +44,8 @@ class Published(NamedTuple):
     """What a paper's table or figure shows, of our runs and as printed, for the page of the comparison that ran
     it."""
 
+    finding: str
+    """What became of the paper's claims."""
     figures: Sequence[Figure]
     tables: Sequence[tuple[str, Table]]
     """Each with what it shows."""
@@ -88,7 +90,7 @@ def build(
         comparison.name,
         _lead(comparison, frames),
         [*(published.figures if published else ()), *(figure for s in settings for figure in s["figures"])],
-        finding=conclude(parts),
+        finding=" ".join([*([published.finding] if published else []), conclude(parts)]),
         notes=[sentence.rstrip(".") for sentence in [*notes, *_missing(comparison, frames)]],
         reading=_reading(comparison, frames.metrics.measures[comparison.measure]),
         overview=_overview(comparison, parts) if len(parts) > 1 else None,

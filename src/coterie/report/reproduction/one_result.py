@@ -27,7 +27,7 @@ def notes(item: Item, found: Result) -> list[str]:
     return [
         f"{heading(item)}. The paper: {sentence(item.says)}",
         f"Run here at scale {run['scale']}: {run['what']}",
-        f"Claims: {count_claims(item, found)}. Each as a comparison is in table.md beside this page.",
+        "Each claim as a comparison is in table.md beside this page.",
     ]
 
 
@@ -38,6 +38,7 @@ def published(item: Item, found: Result, figures: Sequence[Figure]) -> Published
     plain = [[text.replace("**", "").replace("\\", "") for text in row] for row in claims.rows]  # it is Markdown
     numbers = [(title_of(item, q, [found.scale]), numbers_of(item, {found.label: found}, q)) for q in item.shows]
     return Published(
+        f"The paper's claims: {count_claims(item, found)}.",
         figures,
         [
             ("The paper's claims", replace(claims, rows=plain)),

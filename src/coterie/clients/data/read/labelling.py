@@ -24,7 +24,7 @@ def choose_task(labels: NDArray[Any], notes: list[str]) -> Task:
     other numbers. Named datasets have their own; clients who hold their data have classification.
     """
     if labels.ndim == 1 and labels.dtype.kind in "OSU":
-        _refuse_names(labels)
+        _find_names(labels, notes)
     if labels.dtype.kind not in "if" or labels.ndim != 1:
         return CLASSIFICATION
     values = np.unique(labels[~is_unlabelled(labels, are_classes=True)])
@@ -49,14 +49,21 @@ MOST_TEXTS = 1000
 """Different texts that are taken for classes whatever they are; of more, a class must have two samples or more."""
 
 
-def _refuse_names(labels: NDArray[Any]) -> None:
-    """Let texts `[N]` pass that classes may be called by, and not samples.
+def _find_names(labels: NDArray[Any], notes: list[str]) -> None:
+    """Say where texts `[N]` are rather names of samples than of classes: there are about as many as samples.
 
     Raises:
-        BadInput: there are about as many texts as samples.
+        BadInput: there are very many.
     """
     count = len(set(labels.tolist()))
-    if count > MOST_TEXTS and 2 * count > len(labels):
+    if 2 * count <= len(labels) or count <= MOST_CLASSES:
+        return
+    if count <= MOST_TEXTS:
+        notes.append(
+            f"{len(labels):,} samples have {count:,} different texts as labels: is this a column of names? "
+            "data.label says which column is the outcome"
+        )
+    else:
         raise BadInput(
             f"{len(labels):,} samples have {count:,} different texts as labels, so this is probably a column of "
             "names; set data.label to the column of the outcome, or task.name = 'classification' if the texts are "
