@@ -126,9 +126,11 @@ def main() -> None:
         run(given.only or names, given)
     text = (given.to if given.to.exists() else PAGE).read_text("utf-8")
     given.to.write_text(page(text, given.folder or given.rows), encoding="utf-8")
+    pictures = given.to.parent / "pictures"
     if (peers := kept(given.folder or given.rows, "peers")) is not None:
-        save_charts({"peers": draw_peers(peers["rows"])}, given.to.parent / "pictures")
-        (given.to.parent / "pictures" / "peers.png").unlink()
+        save_charts({"peers": draw_peers(peers["rows"])}, pictures)
+    for name in ("peers", "scale"):  # the page has the SVG
+        (pictures / f"{name}.png").unlink(missing_ok=True)
     print(given.to)
 
 

@@ -220,7 +220,7 @@ MODULE = METHOD.replace(
     ("words", "says"),
     [
         ("run gone:Mine", "'gone:Mine' .* gone;"),
-        ("run own:subprocess.Popen", r"'own:subprocess\.Popen' .*subprocess;"),
+        ("run own:subprocess.Popen", r"'own:subprocess\.Popen' .* subprocess\b"),
         ("run fedavg --observer nobody", r"run\.observers: .*'nobody' "),
         ("run fedavg --observer own:Silent(x=3)", r"run\.observers: own:Silent\.x "),
     ],

@@ -38,11 +38,11 @@ TOOLS = ("dev", "docs", "test")
 ABOUT = """\
 # What others wrote
 
-Coterie is under the [Apache License 2.0](https://www.apache.org/licenses/LICENSE-2.0). Every report embeds Vega,
-Vega-Lite, Vega-Embed and what these need, which draw its charts; their notices stand in the page before them, so
-that it can be passed on. [The data sets](data.md#terms-of-the-data-sets) have terms of their own.
+Coterie is under the [Apache License 2.0](https://www.apache.org/licenses/LICENSE-2.0). Every report embeds
+Vega, Vega-Lite, Vega-Embed and the libraries that these need, to draw its charts. Their notices stand in the page
+before them, so you may pass a page on. [The data sets](data.md#terms-of-the-data-sets) have terms of their own.
 
-It asks for these packages, which pip installs from where they are published. What each says of its licence:
+Coterie needs these packages, which pip installs. The licence is what each package says of itself:
 
 | package | for | licence |
 |---|---|---|

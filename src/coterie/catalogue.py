@@ -197,7 +197,7 @@ class Catalog:
 
     def _describe_unknown(self, name: str) -> str:
         if name in self._gone:
-            return f"{self.kind} {name!r} is no more; {self._gone[name]}"
+            return f"{self.kind} {name!r} does not exist any more; {self._gone[name]}"
         meant = self._also_called.get(name.lower())
         if meant:
             return f"{self.kind} {name!r} is called {meant} here"
@@ -222,7 +222,8 @@ class Catalog:
             target = import_offer(self.kind, offer)
             if inspect.ismodule(target) and name not in self.entries:
                 raise BadInput(
-                    f"{self.kind} {name!r} of the package {offer.package} is not there: {offer.path} registers none"
+                    f"{self.kind} {name!r} of the package {offer.package} does not exist: {offer.path} registers "
+                    "nothing under that name"
                 )
         else:
             return

@@ -161,8 +161,8 @@ def find_refusal(named: Mapping[str, str]) -> str:
         named: modules and objects by where they stand, as `network.name = 'package.module:Net'`.
     """
     if standard := [what for what, name in named.items() if _is_standard(name)]:
-        why = "Python's standard library has nothing of the kind, and no --allow lets it in"
-        return f"{_join(standard)} cannot be used: {why}; name what is Coterie's or your own"
+        why = "an experiment may use nothing of Python's standard library, not even with --allow"
+        return f"{_join(standard)} cannot be used: {why}; name something of Coterie or of your own"
     if not (
         lacking := {what: name for what, name in named.items() if needs_consent(name) and name not in consent()}
     ):
@@ -173,7 +173,7 @@ def find_refusal(named: Mapping[str, str]) -> str:
         flags = [word for name in names for word in ("--allow", name)]
         remedy = f"write: {shlex.join(['coterie', *_command, *flags])}"
     verb, them = ("is", "it") if len(lacking) == 1 else ("are", "them")
-    why = "not allowed, because a file by itself imports nothing"
+    why = "not allowed, because a file may import nothing by itself"
     return f"{_join(list(lacking))} {verb} {why}; if you trust {them}, {remedy}"
 
 
@@ -226,11 +226,9 @@ def import_object(kind: str, path: str) -> Any:
     defined = str(getattr(found, "__module__", ""))
     is_own = sys.modules.get(defined) is home or defined.startswith(f"{module}.")
     if callable(found) and not is_own:
-        raise BadInput(f"{what} is not defined there but in {defined}; name an object of that module itself")
+        raise BadInput(f"{what} is defined in {defined}, not in {module}; name an object that {module} defines")
     if not needs_consent(path) and path not in consent() and not _is_layer(found):
-        raise BadInput(
-            f"{what} is no class derived from torch.nn.Module, and nothing else of torch.nn can be named"
-        )
+        raise BadInput(f"{what} is not a class derived from torch.nn.Module; nothing else of torch.nn can be named")
     return found
 
 

@@ -128,6 +128,28 @@ def test_a_run_that_is_no_better_than_a_constant_answer_says_what_to_try(
     assert ended.out.count("data.standardise") == (not has_learnt)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "is_behind"), [("local-only", True), ("fedavg", False)])
+def test_a_run_that_a_baseline_clearly_beats_says_which_one(
+    terminal: Terminal, method: str, is_behind: bool
+) -> None:
+    words = ("--split", "iid", "--clients", "8", "--samples-per-client", "30", "--rounds", "10")
+    ended = terminal("run", method, *words, "--baselines", "all")
+    assert ended.code == 0
+    (beside,) = [line for line in ended.out.splitlines() if line.startswith("beside")]
+    assert ("95 % interval" in beside) == is_behind
+
+
+@pytest.mark.parametrize(("names", "asks"), [(40, True), (21, True), (20, False), (2, False)])
+def test_labels_that_look_like_names_are_asked_about(terminal: Terminal, names: int, asks: bool) -> None:
+    rows = [f"{'ab'[i % 2]},{i},patient {i % names}" for i in range(40)]
+    Path("table.csv").write_text("\n".join(["site,age,who", *rows]))
+    words = ["--data", "table.csv", "--set", "client=site", "--set", "label=who", "--rounds", "1"]
+    ended = terminal("run", "fedavg", *words, "--baselines", "none")
+    assert ended.code == 0
+    assert ("data.label" in ended.out) == asks
+
+
 def test_a_text_among_labels_that_are_numbers_is_named(terminal: Terminal) -> None:
     rows = [f"{'ab'[i % 2]},{i % 7},{i / 2}" for i in range(60)]
     rows[3] = "b,3,forty"

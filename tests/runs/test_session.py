@@ -103,6 +103,18 @@ def test_a_method_that_decides_by_validation_samples_needs_some() -> None:
         assert not session.find_warnings()
 
 
+@pytest.mark.parametrize("method", ["ifca", "fesem", "fedcps"])
+@pytest.mark.parametrize(("clusters", "said"), [(4, True), (3, False)])
+def test_groups_that_must_stay_empty_are_told(method: str, clusters: int, said: bool) -> None:
+    """Of data by user the clients are known once they are read; before that more groups are refused."""
+    rng = np.random.default_rng(0)
+    people = {name: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in "abc"}
+    experiment = coterie.Experiment(data=people, method={"name": method, "clusters": clusters}, run={"workers": 1})
+    with closing(Session(experiment)) as session:
+        told = [note for note in session.find_warnings() if "method.clusters" in note]
+    assert len(told) == said
+
+
 def crowd(workers: int = 1, rounds: int = 2) -> coterie.Experiment:
     return coterie.Experiment(
         method="fedavg",

@@ -29,6 +29,7 @@ def test_a_run_that_has_given_up_does_not_reach_its_end_by_being_resumed(tmp_pat
         with pytest.raises(BadInput, match=f"nobody .*{ends}"):
             coterie.resume(lost) if lost.exists() else coterie.run(diverging(tmp_path, 4))
     assert RunFolder(lost).status == "interrupted"
+    assert RunFolder(lost).divergences()  # the refusal takes nothing away
 
 
 def test_a_run_that_is_over_before_it_gives_up_says_why_nobody_answered(tmp_path: Path) -> None:

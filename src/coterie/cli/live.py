@@ -73,7 +73,7 @@ def exit_on_interrupt(sentence: str) -> Iterator[None]:
         count += 1
         if count != 2:
             raise KeyboardInterrupt
-        os.write(2, b"the state is being saved; once more gives up\n")
+        os.write(2, b"the state is being saved; interrupt once more to give up\n")
 
     former = {number: signal.signal(number, interrupt) for number in numbers}
     interrupted = False

@@ -225,7 +225,7 @@ def hidden_layers(layout: Layout) -> tuple[Hidden, ...]:
             _refuse(f"{norms[0].name} belongs to a norm without running statistics, which may mix units")
         if any(e.size % width for e in owned):
             _refuse(
-                f"a norm after layer {layout.layers[number]} has other numbers than one for each of its outputs"
+                f"a norm after layer {layout.layers[number]} does not have one number for each output of that layer"
             )
         found.append(Hidden(width, owned, onward, block))
     return tuple(found)

@@ -217,7 +217,7 @@ class Aggregation(Aggregator, Section):
         if self.hostile is not None and self.rule not in _WITH_SHARE:
             raise ValueError(f"hostile needs rule = {', '.join(_WITH_SHARE[:-1])} or {_WITH_SHARE[-1]}")
         if (self.trusted is None) == (self.rule == "fltrust"):
-            raise ValueError("rule = fltrust needs trusted, and trusted needs rule = fltrust")
+            raise ValueError("write rule = fltrust and trusted together, or neither")
         for name, optimizers in _WITH_SETTING.items():
             if getattr(self, name) is not None and self.optimizer not in optimizers:
                 raise ValueError(f"{name} needs optimizer = {', '.join(optimizers[:-1])} or {optimizers[-1]}")

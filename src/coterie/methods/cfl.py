@@ -232,13 +232,13 @@ class CFL(ServesGroups[CFLState]):
         problems = []
         if self.distance == "l2" and self.gamma_max not in (0, NOISE):
             problems.append(
-                f"method.gamma_max = {self.gamma_max!r} is not possible with distance = 'l2', because it is a test "
-                f"of cosines; it must be 0 or {NOISE!r}"
+                f"method.gamma_max = {self.gamma_max!r} is not possible with distance = 'l2', because it bounds "
+                f"cosines; it must be 0 or {NOISE!r}"
             )
         if self.distance == "l2" and self.layers == AUTO:
             problems.append(
                 "method.layers = 'auto' is not possible with distance = 'l2', because distances in layers of "
-                "different sizes do not compare; it must name layers, as in last:1"
+                "different sizes cannot be compared; it must name layers, as in last:1"
             )
         if problems:
             raise BadInput(problems)
@@ -250,13 +250,13 @@ class CFL(ServesGroups[CFLState]):
         if server.n > scale.sketch_above:
             size = server.layout.trainable.size * BYTES_PER_SCALAR * server.n / 1e6
             found.append(
-                f"{server.n:,} clients are more than scale.sketch_above = {scale.sketch_above:,}: a sample of them "
-                f"speaks for the layers and the gaps; the last updates of all take {size:,.0f} MB"
+                f"{server.n:,} clients are more than scale.sketch_above = {scale.sketch_above:,}: layers and gaps "
+                f"are judged by a sample of them; the last updates of all take {size:,.0f} MB"
             )
         if server.n > scale.hierarchy_above:
             found.append(
                 f"{server.n:,} clients are more than scale.hierarchy_above = {scale.hierarchy_above:,}: large "
-                "leaves are split by way of micro-clusters"
+                "leaves are split by micro-clusters of their members"
             )
         return found
 
@@ -274,8 +274,8 @@ class CFL(ServesGroups[CFLState]):
         elif server.n <= 2:
             why = "a leaf of one or two clients is never split, and there are no larger ones"
         elif not tested:
-            why = f"the updates of all {server.n} members of the leaf were known in too few rounds; "
-            why += "raise run.participation, where it is below 1, or lower run.client_dropout"
+            why = f"too few rounds had updates of all {server.n} members of the leaf; "
+            why += "raise run.participation if it is below 1, or lower run.client_dropout"
         elif not rested:
             name, unit = self._rest
             times = shortest / unit if unit else math.inf
@@ -285,12 +285,12 @@ class CFL(ServesGroups[CFLState]):
             why = f"the leaf's model suited all members: after convergence the longest update was {longest:.3g} "
             why += f"times eps2 (method.{'ratio' if self.eps2 is None else 'eps2'})"
         elif not cut and self.gamma_max == NOISE:
-            why = f"no cut could be tested: it takes {LEAST} members with two halves of data"
+            why = f"no cut could be tested: a test needs {LEAST} members whose data can be halved"
         elif not cut:
             why = "there was nothing to cut: the updates of all members were equal"
         elif self.gamma_max == NOISE:
-            why = f"every cut of {cut} was refused: halves of the members' data did not tell them apart (p = "
-            why += f"{LEVEL / apart:.3g} at least, and it takes one below {LEVEL} with two draws of halves)"
+            why = f"every cut of {cut} was refused: halves of the members' data did not tell the members apart "
+            why += f"(p was at least {LEVEL / apart:.3g}; a split needs p below {LEVEL} with two draws of halves)"
         else:
             why = f"every cut of {cut} was refused: the separation of its sides was at most {apart:.3g} times "
             why += f"method.gamma_max = {self.gamma_max:g}"

@@ -156,16 +156,16 @@ class ClusterFL(Method[ClusterFLState]):
     def final_warnings(self, state: ClusterFLState, server: ServerView, rounds: int) -> list[str]:
         """Say so if there was no relation, or none that parts the clients, and which setting makes one."""
         if not state.relation.any():
-            need = f"method.every = {self.every} wants {count_of(self.every, 'round')}, and there were {rounds}"
+            need = f"method.every = {self.every} needs {count_of(self.every, 'round')}, and the run had {rounds}"
             return [f"no groups came about: clients were never compared; {need}"]
         found = np.unique(state.groups[state.known])
         if len(found) > 1 or server.n == 1:
             return []
         shares = state.relation[:, torch.from_numpy(state.known)].max(0).values
         return [
-            f"no groups came about: every client's greatest share in the relation F, {float(shares.min()):.2f} to "
-            f"{float(shares.max()):.2f}, is that of one client; a method.temperature below {self.temperature:g} "
-            "parts outputs further"
+            "no groups came about: in the relation F every client has its greatest share, "
+            f"{float(shares.min()):.2f} to {float(shares.max()):.2f}, with the same client; a method.temperature "
+            f"below {self.temperature:g} makes outputs differ more"
         ]
 
     own_aggregation = "its server solves a regression over the models of all clients, and averages none"

@@ -223,7 +223,7 @@ class DCPFL(ServesGroups[DCPFLState]):
         int, Field(ge=0, description="rounds of a client, on average, before the dendrogram is built")
     ] = 5
     window: Annotated[
-        int, Field(ge=1, description="the window s: s + 1 losses are smoothed, or the next multiple of alpha")
+        int, Field(ge=1, description="the window s: s + 1 losses are smoothed, rounded up to a multiple of alpha")
     ] = 5
     t_obv: Annotated[int, Field(ge=1, description="rounds the radius must stay above its minimum")] = 3
     t_sp: Annotated[int, Field(ge=1, description="rounds after a rejected trial until the next candidate")] = 6
@@ -298,8 +298,8 @@ class DCPFL(ServesGroups[DCPFLState]):
         """Warn of a run too short for a dendrogram."""
         late = self.t_start >= rounds
         return [
-            f"at full participation t_start = {self.t_start}: rounds until then only measure, and more of them "
-            f"where only some clients take part; this run has {rounds}"
+            f"the dendrogram needs t_start = {self.t_start} rounds at full participation, and more if only some "
+            f"clients take part; this run has {rounds}"
         ] * late
 
     def final_warnings(self, state: DCPFLState, server: ServerView, rounds: int) -> list[str]:
@@ -309,27 +309,25 @@ class DCPFL(ServesGroups[DCPFLState]):
         if state.tree is None:
             seen = float(state.together.diagonal().mean())
             return [
-                f"clients took part {seen:.3g} times on average, and the dendrogram is made after "
-                f"method.t_start = {self.t_start} times, so nothing was split"
+                f"clients took part {seen:.3g} times on average, and the dendrogram needs method.t_start = "
+                f"{self.t_start}, so nothing was split"
             ]
         if state.closest is not None:
             now, finer = state.closest
             return [
-                f"every trial kept the one group; the closest had a mean {self.trial_loss} loss of {finer:.4g} "
+                f"every trial kept the one group; in the closest the mean {self.trial_loss} loss was {finer:.4g} "
                 f"with finer groups and {now:.4g} without (method.margin = {self.margin:g})"
             ]
         if not self.has_ended(state.losses):
             return [
-                f"the rapid decrease of the loss was not seen to end in {count_of(rounds, 'round')}, so nothing "
-                f"was tried (method.window = {self.window}, method.t_obv = {self.t_obv})"
+                f"in {count_of(rounds, 'round')} the rapid decrease of the loss did not seem to end, so no groups "
+                f"were tried (method.window = {self.window}, method.t_obv = {self.t_obv})"
             ]
         if next_cut(state.tree, state.tried, self.step) is None:
             return ["no groups came about: no lower cut of the dendrogram divides the one group"]
         return [
-            f"the rapid decrease of the loss ended within {count_of(rounds, 'round')}, before any trial of "
-            "groups was "
-            "completed. A trial takes one more round, and clients that answer and have samples on which its loss "
-            "is measured"
+            f"the rapid decrease of the loss ended within {count_of(rounds, 'round')}, but no trial of groups was "
+            "completed. A trial takes one more round, and clients that answer and have samples to measure its loss"
         ]
 
     own_step = "its layers are averaged in different rounds, and a trial may take back what was averaged"

@@ -66,7 +66,7 @@ class EMGroups(MixtureMethod[EMGroupsState]):
     @property
     def privacy_support(self) -> PrivacySupport:
         told = "its clients report their shares of the groups"
-        return PrivacySupport("its first models come of single clients', and " + told, told, told)
+        return PrivacySupport("its first models are made from single clients' models, and " + told, told, told)
 
     def start(self, server: ServerView) -> EMGroupsState:
         return EMGroupsState(draw_models(server, self.clusters), np.zeros((server.n, self.clusters)))

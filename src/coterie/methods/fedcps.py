@@ -148,8 +148,8 @@ class FedCPS(Method[FedCPSState]):
     lambda_mode: Annotated[
         Mode,
         Field(
-            description="sigma^2 / (n^p tau^2) in units of its median, as its units need a curvature, or raw; "
-            "lambda_0 for all; or by validation loss from lambda_grid, or from the places beside the last there"
+            description="eq3: sigma^2 / (n^p tau^2), divided by its median or raw; fixed: lambda_0 for all; grid: "
+            "the best of lambda_grid by validation loss, in steps only beside the last choice"
         ),
     ] = "eq3_calibrated"
     lambda_0: Annotated[

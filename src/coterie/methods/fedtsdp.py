@@ -331,8 +331,8 @@ class FedTSDP(Method[FedTSDPState]):
             return []
         few = count_of(n, "client") if n < FEW_CLIENTS else f"a median of {samples} training samples a client"
         return [
-            f"{few} may be too few for method.eps2 = 'auto' to find groups by updates; it was tried with groups of "
-            f"five clients, and with {FEW_SAMPLES} samples a client where groups have twelve "
+            f"{few} may be too few for method.eps2 = 'auto' to find groups by updates; it was tried on groups of "
+            f"five clients, and with {FEW_SAMPLES} samples a client on groups of twelve "
             "(docs/methods/fedtsdp.md, planted groups)"
         ]
 
@@ -342,7 +342,10 @@ class FedTSDP(Method[FedTSDPState]):
             return []
         if not len(state.compared):
             if state.highest > self.h:
-                return [f"the Hopkins statistic passed method.h = {self.h:g} only where fewer than three answered"]
+                return [
+                    f"the Hopkins statistic passed method.h = {self.h:g} only in rounds in which fewer than three "
+                    "clients answered"
+                ]
             return [
                 f"the Hopkins statistic did not pass method.h = {self.h:g} in {count_of(rounds, 'round')}; its "
                 "highest value "

@@ -133,7 +133,7 @@ class FeSEM(Method[FeSEMState]):
         found, size = warn_of_sketches(server), server.layout.size * BYTES_PER_SCALAR * server.n / 1e6
         if found:
             found.append(
-                "distances to centres are products in float32, and the last models of all clients take "
+                "distances to centres are computed from products in float32; the last models of all clients take "
                 f"{size:,.0f} MB"
             )
         return found

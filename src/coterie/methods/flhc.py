@@ -121,13 +121,13 @@ class FLHC(ServesGroups[FLHCState]):
         """Say that clients were never clustered, or are one group, and which setting would have divided them."""
         if not state.clustered:
             return [
-                f"clients were never clustered: method.after = {self.after}, and the run had "
-                f"{count_of(rounds, 'round')}"
+                f"clients were never clustered: that happens after round {self.after} (method.after), and the run "
+                f"had {count_of(rounds, 'round')}"
             ]
         if len(state.models) > 1 or server.n < 2:
             return []
         least, most = state.distances
         return [
             f"all clients are one group: their updates were {least:.3g} to {most:.3g} apart when they were "
-            "clustered, and a method.threshold between the two would have divided them"
+            "clustered, and a method.threshold between the two could have divided them"
         ]

@@ -110,24 +110,21 @@ class Halves(ServesGroups[HalvesState]):
     def warnings(self, server: ServerView, rounds: int) -> list[str]:
         """Say so if clients are too few, or have too few samples, to be tested."""
         if server.n < LEAST:
-            return [
-                f"with {count_of(server.n, 'client')} nothing can be tested; it takes {LEAST}, and fewer are one "
-                "group"
-            ]
+            return [f"{count_of(server.n, 'client')} cannot be tested, so they are one group; a test needs {LEAST}"]
         if not common_half(server.samples):
-            return ["more than a fifth of the clients have one sample or none, so that all clients are one group"]
+            return ["more than a fifth of the clients have one sample or none, so all clients are one group"]
         return []
 
     def final_warnings(self, state: HalvesState, server: ServerView, rounds: int) -> list[str]:
         """Say so if all clients are one group, and how near they came to being divided."""
         if state.p is None:
             return [
-                f"fewer than {LEAST} clients answered in any round, so that nobody was tested and all are one group"
+                f"no round had answers from {LEAST} clients, so nobody was tested and all clients are one group"
             ]
         if state.all_differ:
             what = "have one model" if self.differing == "together" else "train alone"
             return [
-                f"everybody differs (p = {state.p:.3g}): no groups large enough to be tested describe the clients, "
+                f"everybody differs (p = {state.p:.3g}): the clients form no groups large enough to be tested, "
                 f"so they {what}; a method that gives each client a part of its own may suit them better"
             ]
         if len(state.models) > 1:

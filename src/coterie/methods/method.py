@@ -126,8 +126,8 @@ class Needs:
             )
         if self.distributions and not task.distributes:
             return (
-                f"task.name = {task.name!r} is not possible with these settings of {method}: it compares "
-                f"distributions over classes, and the outputs of {task.name} are none"
+                f"task.name = {task.name!r} is not possible with these settings of {method}, which compare "
+                f"distributions over classes; the outputs of {task.name} are not distributions"
             )
         return ""
 

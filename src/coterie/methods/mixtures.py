@@ -77,7 +77,7 @@ def warn_of_one_component(shares: NDArray[np.float64]) -> list[str]:
     largest = shares[shares.any(1)].argmax(1)
     if clusters == 1 or len(largest) < 2 or len(np.unique(largest)) > 1:
         return []
-    return [f"no groups came about: one of {clusters} components has the largest share at all clients"]
+    return [f"no groups came about: the same one of {clusters} components has the largest share at every client"]
 
 
 class HasShares(Protocol):

@@ -153,5 +153,5 @@ class PACFL(ServesGroups[PACFLState]):
         angles = quartiles(self._angles(state.bases[torch.from_numpy(there)]))
         return [
             f"all clients are one group: their data are {angles['min']:.3g} to {angles['max']:.3g} degrees apart, "
-            "and a method.threshold between the two would have divided them"
+            "and a method.threshold between the two could have divided them"
         ]

@@ -79,7 +79,7 @@ class Privacy(Section):
     def _is_meant(self) -> Privacy:
         if self.unit == "off":
             if self != type(self).model_construct():
-                raise ValueError("unit must be 'client' or 'example' if there are other keys of privacy")
+                raise ValueError("unit must be 'client' or 'example' where other keys of privacy are set")
             return self
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("either epsilon or noise_multiplier must be given, and not both")

@@ -15,8 +15,8 @@ METHODS = Catalog(
         "standalone": "local-only",
     },
     gone={
-        "mixed": "for groups with private or common layers take grouped-layers; other parts put together are a "
-        "file of your own (docs/methods.md, and `coterie list parts`)",
+        "mixed": "for groups with private or common layers take grouped-layers; to combine other parts, write a "
+        "method of your own (docs/methods.md, and `coterie list parts`)",
     },
     group="coterie.methods",
     must_be="coterie.methods.method:Method",

@@ -53,7 +53,7 @@ def too_many(method: str, compared: int, scale: Scale) -> list[str]:
     if compared <= scale.hierarchy_above:
         return []
     return [
-        f"method.name = {method!r} is not possible with {compared:,} clients, which it compares pair by pair: "
-        f"every matrix of them takes {compared**2 * 8 / 1e9:,.1f} GB; it must be a method like cfl, fesem or ifca, "
-        f"or scale.hierarchy_above = {scale.hierarchy_above} at least {compared}, where there is the memory"
+        f"method.name = {method!r} is not possible with {compared:,} clients: it compares them pair by pair, and "
+        f"each matrix takes {compared**2 * 8 / 1e9:,.1f} GB; it must be a method like cfl, fesem or ifca, or "
+        f"scale.hierarchy_above = {scale.hierarchy_above} must be at least {compared} if there is memory for that"
     ]

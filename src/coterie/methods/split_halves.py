@@ -161,9 +161,9 @@ def warn_of_mixed_groups(
     if not found:
         return []
     return [
-        f"{MIXED}: in group {', '.join(found)} halves of one client's data are more "
-        f"alike than halves of two clients'. More groups than method.clusters = {len(models)} may suit them, or "
-        "none; `coterie diagnose` looks for how many there are"
+        f"{MIXED}: in group {', '.join(found)} two halves of one client's data are more alike than halves of two "
+        f"clients' data. More groups than method.clusters = {len(models)} may suit them, or no groups at all; "
+        "`coterie diagnose` looks for their number"
     ]
 
 

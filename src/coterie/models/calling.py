@@ -198,8 +198,8 @@ def _try(network: nn.Module, call: Call, features: tuple[int, ...]) -> Any:
 def _check_outputs(given: Tensor, name: str, outputs: int) -> None:
     if given.shape[:1] != (SAMPLES,):
         raise BadInput(
-            f"network {name} gives {format_shape(tuple(given.shape))} for {SAMPLES} samples; the first length must "
-            "be that of the batch"
+            f"network {name} gives outputs of shape {format_shape(tuple(given.shape))} for {SAMPLES} samples; the "
+            "first length must be the number of samples"
         )
     if outputs > 1 and outputs not in given.shape[1:]:
         raise BadInput(

@@ -150,8 +150,8 @@ class OwnEntry(Entry):
             problems = sentences(error, prefix, list(self.schema.model_fields), self.name)
             if any(item["type"] == "missing" for item in error.errors(include_url=False)):
                 problems.append(
-                    "of the parameters of a network of your own, Coterie fills in features (the shape of a sample) "
-                    "and classes or num_classes (the number of outputs); --set network.NAME=VALUE sets another"
+                    "Coterie fills in these parameters of your own network: features (the shape of a sample) and "
+                    "classes or num_classes (the number of outputs); --set network.NAME=VALUE sets any other"
                 )
             raise BadInput(problems) from None
         values = {name: getattr(checked, name) for name in self.schema.model_fields}

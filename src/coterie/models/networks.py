@@ -185,7 +185,7 @@ def build_network(
         keeping = load_start(network, layout, origin)
         notes.append(f"weights from {origin.start}{_but(keeping)}")
     elif kept:
-        notes.append("weights as the network comes with them")
+        notes.append("the network keeps the weights that it comes with")
     elif own:
         notes.append(f"weights drawn anew{_but(modules_without_reset(network))}")
     vector = layout.flatten(network) if kept else initialise(network, layout, seed, variant)

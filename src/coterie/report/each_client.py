@@ -42,11 +42,11 @@ CONSTANTS = {
 """What the best constant answer is called, by the metric; of a number it is a mean."""
 
 ABOUT = {
-    MEAN: "The own training mean is the {metric} of answering with the mean of the client's training targets",
-    MAJORITY: "The own majority class is the {metric} of always answering with what is most common in the client's "
-    "training samples",
-    "chance": "Chance is the {metric} of a score that is the same for every sample, or how common each class is",
-    "own token counts": "The own token counts are the {metric} of expecting each token as often as it is in the "
+    MEAN: "Own training mean: the {metric} of always predicting the mean of the client's training targets",
+    MAJORITY: "Own majority class: the {metric} of always predicting what is most common in the client's training "
+    "samples",
+    "chance": "Chance: the {metric} of giving every sample the same score, which is how common each class is",
+    "own token counts": "Own token counts: the {metric} of predicting each token as often as it occurs in the "
     "client's training samples",
 }
 """What a constant answer is, in words."""
@@ -114,8 +114,8 @@ def describe_clients(run: RunResults, others: Sequence[RunResults] = ()) -> Each
     if alone := sum(int((b.scores == 1).sum()) for b in baselines if b.fixed and counted):
         sentences.insert(
             0,
-            f"{count_of(alone, 'client')} of {last.height:,} {'has' if alone == 1 else 'have'} one class alone in "
-            "training: what such a client gains over another model, a constant answer gains, too.",
+            f"{count_of(alone, 'client')} of {last.height:,} {'has' if alone == 1 else 'have'} only one "
+            "class in its tests: what such a client gains over another model, a constant answer gains as well.",
         )
     if apart:
         cautions.append(
@@ -248,7 +248,7 @@ def _caution(
     fixed = next((baseline.name for baseline in baselines if baseline.fixed), "")
     if fixed in ABOUT:
         intervals += (
-            f" {ABOUT[fixed].format(metric=metric.title)}: a model that gains nothing over it has learned nothing "
+            f" {ABOUT[fixed].format(metric=metric.title)}. A model that gains nothing over it has learned nothing "
             "that the client did not know."
         )
     models_of = [f"{b.name} is {WHAT_MODEL[b.name]}" for b in baselines if b.name in WHAT_MODEL]

@@ -176,9 +176,9 @@ def explain_intervals(metric: RunMetric, *, counted: bool, known: bool) -> str:
     """
     if not known:
         return (
-            f"No interval can be given: for {metric.title} one needs the score of every test sample. A simulation "
-            "computes it when a run ends, of the metrics that it knows; real clients, and those who were promised "
-            "privacy, say no more than their scores."
+            f"No interval can be given: for {metric.title} it takes the score of every test sample. A simulation "
+            "computes intervals when a run ends, for the metrics that it knows. Real clients, and clients who were "
+            "promised privacy, report only their scores."
         )
     if counted:
         begun, how, source = "Gains are in percentage points. ", " (Newcombe 1998, method 10)", ""
@@ -186,9 +186,9 @@ def explain_intervals(metric: RunMetric, *, counted: bool, known: bool) -> str:
         by = HOW.get(metric.name, "a bootstrap of 1,000 draws at most; with few samples that is too narrow")
         begun, how, source = "", f", by {by}", " (Zou and Donner 2008)"
     return (
-        f"{begun}In brackets: an interval of 95 % from the client's own test samples{how}. It is slightly too "
-        f"wide, because it treats the two models as if they were tested on different samples{source}. Of 20 "
-        "clients without any difference, about one has an interval without zero by chance."
+        f"{begun}In brackets: a 95 % interval from the client's own test samples{how}. It is slightly too wide, "
+        f"because it treats the two models as if they were tested on different samples{source}. Of 20 clients "
+        "without any difference, the interval of about one leaves out zero by chance."
     )
 
 

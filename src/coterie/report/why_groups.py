@@ -122,7 +122,7 @@ def _say_settled(since: pl.Series, run: RunResults) -> str:
         return f"All {len(since):,} clients have been in their group since round {first}."
     return (
         f"{early:,} of {len(since):,} clients have been in their group since round {first}, the first that was "
-        f"evaluated; the last one to change did so in round {latest} of {last}."
+        f"evaluated. The last change of a group was in round {latest} of {last}."
     )
 
 
@@ -189,11 +189,11 @@ def _tabulate_layers(layers: LayerDistances) -> Table:
 def _judge_layers(layers: LayerDistances) -> str:
     """Say which layer tells the groups apart most."""
     about = (
-        f"Measured on the models that {count_of(layers.clients, 'client')} sent in the last round. It is 1 where "
-        "groups do not differ, and grows as groups train models of their own"
+        f"Measured on the models that {count_of(layers.clients, 'client')} sent in the last round. The ratio is 1 "
+        "where groups do not differ, and grows as groups train models of their own"
     )
     if np.isnan(layers.ratio).all():
-        return f"{about}; here no layer was sent by all of them, or clients of one group sent the same."
+        return f"{about}. Here it is unknown: no layer was sent by all, or clients of one group sent the same."
     most = int(np.nanargmax(layers.ratio))
     return (
         f"In layer {layers.layers[most]} the groups differ most: two clients of different groups are "
@@ -202,8 +202,8 @@ def _judge_layers(layers: LayerDistances) -> str:
 
 
 _SILENT = (
-    "The run's folder does not say which labels its clients hold: they are numbers, or real clients who did not "
-    "report them. So the page cannot say whether labels tell the groups apart."
+    "The run's folder does not say which labels its clients hold: the labels are numbers, or the clients are real "
+    "and did not report them. So the page cannot say whether labels tell the groups apart."
 )
 
 

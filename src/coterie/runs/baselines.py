@@ -85,7 +85,7 @@ def plan_baselines(folder: RunFolder, always: bool = False) -> BaselinePlan:
     seconds = float(folder.rounds()["seconds"].sum())
     why = ""
     if experiment.data.is_remote:
-        why = "clients who hold their own data train for the run itself and nothing more"
+        why = "clients who hold their own data train only for the run itself"
     elif experiment.privacy.kind:
         why = "each further run would spend a privacy budget of its own"
     elif seconds > CHEAP_SECONDS and not always:

@@ -88,7 +88,7 @@ def resume(
     said = {"label": experiment.data.label, "client": experiment.data.client}
     if data is not None and (name := Data(name=data, **said).name) != experiment.data.name:
         raise BadInput(
-            f"run {folder.name} has the data {experiment.data.name!r}, and these are {name!r}; give the same"
+            f"data = {name!r} is not what run {folder.name} was trained on; give {experiment.data.name!r}"
         )
     with lock_run(folder):
         progress = folder.progress()
@@ -102,7 +102,7 @@ def resume(
         if backend is None and (folder.path / REGISTER).exists():
             words = f"resume='{folder.name}' runs='{folder.path.parent.resolve()}'"
             raise BadInput(
-                f"run {folder.name} is one of real clients, who keep their own states; go on with it through its "
+                f"run {folder.name} trains real clients, and each keeps its own state; go on with it through its "
                 f'app: flwr run APP local --run-config "{words}"'
             )
         observers = [*observers, *make_observers(experiment.run.observers)]

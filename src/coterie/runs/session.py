@@ -147,16 +147,16 @@ class Session:
         decides = experiment.method.name if self.method.needs.validation else by_loss
         if decides and self._count_unvalidated() == self.server.n:
             raise BadInput(
-                f"data.validation = {experiment.data.validation:g} leaves every client without validation samples, "
-                f"by which {decides} decides; it must be larger, or clients must have more samples"
+                f"data.validation = {experiment.data.validation:g} leaves no client a validation sample, and "
+                f"{decides} decides by these; it must be larger, or clients must have more samples"
             )
         self.promise = make_promise(experiment, self.population.samples)
         self.has_batch_norm = engine.batch_norm
         if self.promise is not None and self.has_batch_norm:
             raise BadInput(
-                f"network.name = {experiment.network.name!r} is not possible with privacy: noise would make the "
-                "variances of its batch normalisation negative; it must be a network without, or with group or "
-                "layer normalisation in its place"
+                f"network.name = {experiment.network.name!r} is not possible with privacy: noise can make the "
+                "variances of its batch normalisation negative; it must be a network without batch normalisation, "
+                "or with group or layer normalisation instead"
             )
         adapt = experiment.evaluation.adapt
         if adapt is not None and adapt.layers not in ("head", "private"):
@@ -203,14 +203,14 @@ class Session:
         self._silent_rounds = _count_silent_rounds(folder, self.done)
         if self._has_given_up and self.done == self.planned:
             raise BadInput(
-                f"nobody answered in the last {count_of(self._silent_rounds, 'round')}, and nothing was learnt; "
-                "begin a new run"
+                f"nobody answered in the last {count_of(self._silent_rounds, 'round')}, and the model did not "
+                "change in them; begin a new run"
             )
         if self._secret and not folder.secret():
             folder.write_secret(self._secret)
             if 0 < self.done < self.experiment.run.rounds:
                 warnings.append(
-                    f"{SECRET} is missing: from here on, the noise differs from that of an uninterrupted run"
+                    f"{SECRET} is missing, so from here on the noise differs from that of an uninterrupted run"
                 )
         folder.check_tables(self.done)
         self.tell(warnings)
@@ -283,8 +283,8 @@ class Session:
         found = [*self.population.notes, *self.method.warnings(self.server, self.experiment.run.rounds)]
         if self.method.needs.validation and (few := self._count_unvalidated()):
             found.append(
-                f"{few} of {self.server.n} clients have no validation samples, and do not count where "
-                f"{self.experiment.method.name} decides by them"
+                f"{few} of {self.server.n} clients have no validation samples; {self.experiment.method.name} "
+                "decides without them"
             )
         if (clusters := getattr(self.method, "clusters", 1)) > self.server.n:
             found.append(
@@ -294,11 +294,11 @@ class Session:
         training, name = self.experiment.training, self.experiment.method.name
         if self.method.needs.plain_sgd and (training.optimizer != "sgd" or training.momentum):
             idle = f"momentum = {training.momentum:g}" if training.optimizer == "sgd" else "optimizer = 'adam'"
-            found.append(f"training.{idle} means nothing to {name}, whose local steps are plain SGD")
+            found.append(f"training.{idle} has no effect on {name}, whose local steps are plain SGD")
         if self.adds_noise and self.experiment.evaluation.evaluated == "local":
             found.append(
-                "evaluation.evaluated = 'local' keeps each client's own model in the run's checkpoints, without "
-                "noise: the promise does not cover them"
+                "evaluation.evaluated = 'local' keeps each client's own model in the run's checkpoints without "
+                "noise; the promise of privacy does not cover these models"
             )
         return found
 
@@ -342,7 +342,7 @@ class Session:
                 if not was_answered and (failures := self._find_failures()):
                     client, reason = failures[0]
                     raise BadInput(
-                        f"nobody answered in round {number}, and the round of {name} cannot go on without answers "
+                        f"nobody answered in round {number}, and {name} cannot finish the round without answers "
                         f"({mistake}): {self.federation.names[client]!r} {reason}; {self.runtime.remedy}"
                     ) from mistake
                 raise
@@ -596,7 +596,7 @@ class Session:
         if (wanted := self.experiment.run.passes) is not None:
             self._passes = folder.rounds().head(self.done)["passes"].fill_null(0).to_list()
             self.planned = self.done if is_enough(self._passes, wanted) else self.planned
-        return [f"{sentence}; going on from the one after round {self.done}" for sentence in passed]
+        return [f"{sentence}; the run goes on from the checkpoint after round {self.done}" for sentence in passed]
 
     def describe(self) -> list[str]:
         """Describe in a few lines who the clients are, what is trained, and how."""
@@ -634,7 +634,7 @@ class Session:
             ("network", self._weights, f"network.name = {network!r} no longer comes with the weights"),
         ):
             if before.get(key, now) != now:
-                raise BadInput(f"{what} that it did when the run began; restore them, or start a new run")
+                raise BadInput(f"{what} with which the run began; restore them, or start a new run")
         return provenance.find_differences(before, self.environment())
 
     @cached_property

@@ -147,7 +147,7 @@ def load_federation(prepared: Prepared) -> Federation:
     data, run = experiment.data, experiment.run
     if data.is_remote:
         raise BadInput(
-            f"data.name = {data.name!r} means data that clients hold elsewhere; make an app for them with: "
+            f"data.name = {data.name!r} means that clients hold the data elsewhere; make an app for them with: "
             "coterie flower new, or name a dataset to simulate with"
         )
     public = needs.public if data.public is None else data.public
@@ -214,8 +214,8 @@ def engine_spec(prepared: Prepared, data: Any, secret: bytes = b"") -> EngineSpe
     experiment = prepared.experiment
     if data.task.tokens and experiment.network.name == AUTO:
         raise BadInput(
-            "network.name = 'auto' is not possible with samples that are tokens; it must be a network of your own "
-            "that takes them, as package.module:factory"
+            "network.name = 'auto' is not possible with tokens; it must be a network of your own that takes them, "
+            "as package.module:factory"
         )
     run = experiment.run
     upload_noise, example_privacy = find_client_noise(experiment, data, secret)

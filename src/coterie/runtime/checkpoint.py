@@ -76,8 +76,8 @@ class Checkpoints:
             return round, memory, passed
         if passed and foreign:
             raise BadInput(
-                f"the checkpoints in {self.folder} are of another experiment than the experiment.toml beside them; "
-                "put it back as it was, or start a new run"
+                f"the checkpoints in {self.folder} belong to another experiment than the experiment.toml beside "
+                "them; put it back as it was, or start a new run"
             )
         if passed:
             raise BadInput([*passed, "no checkpoint is left to go on from; start a new run"])
@@ -91,7 +91,7 @@ class Checkpoints:
         """
         meta, tensors = read_file(path, "checkpoint", FORMAT, ("identity", "header"))
         if meta["identity"] != self._identity:
-            raise _Foreign(f"checkpoint {path} is of another experiment; it must be of the one it is resumed for")
+            raise _Foreign(f"checkpoint {path} belongs to another experiment than the one that is resumed")
         header = json.loads(meta["header"])
         try:
             return header["round"], {name: self._rich(value, tensors) for name, value in header["tree"].items()}

@@ -75,7 +75,7 @@ class Quarantine:
                 record.pause = 2 * record.pause or self._after
                 record.until = self._round + record.pause
                 changes[client] = (
-                    f"gave no sound answer in {_rounds(record.failures)} and is not asked until round "
+                    f"gave no usable answer in {_rounds(record.failures)} and is not asked until round "
                     f"{record.until + 1}: {reason}"
                 )
         for client in sorted(self._answered - self._failed.keys()):

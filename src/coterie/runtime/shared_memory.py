@@ -196,11 +196,11 @@ def make_file(scalars: int, folder: Path | None = None) -> tuple[str, int | None
         return name, None
     size = f"{scalars * BYTES_PER_SCALAR / 1e6:,.1f} MB"
     raise BadInput(
-        f"the models of one exchange need {size} that the workers share, and neither {FOLDERS[0]} nor {FOLDERS[1]} "
-        "has room for them; make room, or set run.workers = 1 and no run.client_timeout"
+        f"the models of one exchange need {size} of shared memory, and neither {FOLDERS[0]} nor {FOLDERS[1]} has "
+        "room for them; make room, or set run.workers = 1 and no run.client_timeout"
         if folder is None
-        else f"what the clients keep needs {size} more in {folder}, which has no room for them; make room, or set "
-        "scale.states_mb so high that it lies in memory"
+        else f"the clients' states need {size} more in {folder}, which has no room for them; make room, or raise "
+        "scale.states_mb until the states stay in memory"
     )
 
 
@@ -215,8 +215,8 @@ def map_file(path: str, scalars: int) -> Tensor:
     except RuntimeError as error:
         size = f"{scalars * BYTES_PER_SCALAR / 1e6:,.1f} MB"
         raise BadInput(
-            f"{size} are needed at once for models, more than this process may have; make room, let a smaller "
-            "run.participation ask fewer clients a round, or take a smaller network"
+            f"models need {size} at once, more than this process may have; free memory, lower run.participation so "
+            "that fewer clients are asked in a round, or take a smaller network"
         ) from error
 
 

@@ -36,8 +36,8 @@ class Registration:
         content = read_json(folder / REGISTER)
         if content is None:
             raise BadInput(
-                f"{str(folder)!r} has no {REGISTER}: it is no run of real clients, or it ended before it began; go "
-                "on with a simulation by: coterie resume"
+                f"{str(folder)!r} has no {REGISTER}: it is a simulation, or its clients never registered; go on "
+                "with a simulation by: coterie resume"
             )
         try:
             clients = TypeAdapter(tuple[ClientInfo, ...]).validate_python(content["clients"])

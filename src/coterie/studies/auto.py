@@ -265,8 +265,8 @@ def plan(
     """
     if asked.data.is_remote:
         raise BadInput(
-            "coterie auto trains on this machine, and data.name = 'remote' means data elsewhere; choose on data of "
-            "the same kind, and run the experiment that it writes on the real clients"
+            "data.name = 'remote' is not possible with coterie auto, which trains on this machine; choose a method "
+            "on data of the same kind here, and run the experiment that it writes on the real clients"
         )
     if "validation" not in asked.tables().get("data", {}):
         asked = asked.updated({"data.validation": VALIDATION})
@@ -364,12 +364,15 @@ def choose(
     # What most seeds leave in one group is the simpler one there, and would win by its rate or by chance.
     groups = dict(frames.cells.group_by("method").agg(pl.col("groups").median()).iter_rows())
     alike = [one for one in sound if one.ungrouped in [s.label for s in sound] and groups[one.label] < 1.5]
-    lost += [f"{one.label} found one group with most seeds, and is {one.ungrouped} then" for one in alike]
+    lost += [
+        f"{one.label} was left out: with most seeds it found one group, and then it is {one.ungrouped}"
+        for one in alike
+    ]
     sound = [one for one in sound if one not in alike]
     if not table.height or ONE not in [one.label for one in sound]:
         raise BadInput(
-            "one model for all has no score: its runs failed or diverged, or no client has a validation sample; "
-            "try a smaller network, or a larger data.validation"
+            "one model for all has no score, because its runs failed or diverged, or because no client has a "
+            "validation sample; try a smaller network, or a larger data.validation"
         )
     values = table.select(one.label for one in sound).to_numpy()
     sign = -1.0 if metric.less_is_better else 1.0

@@ -245,7 +245,7 @@ def ask(data: Path, asked: Experiment, agreed: Agreement | None = None) -> str:
         ({"a": [1.0, None] * 4}, {}, "column a .*row 1; 4 of 8 rows"),
         ({"label": [0.0, float("inf")] * 4}, {"name": "regression"}, "label in row 1 .*target"),
         ({"b": ["37.25"] * 8}, {}, r"column b .*data\.levels"),
-        ({"b": [3.0] * 8}, {}, "column b.* a "),
+        ({"b": [3.0] * 8}, {}, r"column b.* a\b"),
     ],
 )
 def test_a_refusal_tells_no_value_and_no_path(
@@ -302,7 +302,7 @@ def test_clients_cannot_tell_more_values_than_a_message_may_name() -> None:
         ClientInfo(name, (1, 0, 1), (1,), 2, "", columns=(Column("a", tuple(f"{name}{k}" for k in range(6000))),))
         for name in ("x", "y")
     ]
-    with pytest.raises(BadInput, match=r"'a' .*12,000 values"):
+    with pytest.raises(BadInput, match=r"'a' .*12,000 "):
         propose_columns(clients)
 
 

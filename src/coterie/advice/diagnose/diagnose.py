@@ -192,8 +192,8 @@ def check_diagnosis(experiment: Experiment, alpha: float = 0.05, starts: int = S
         problems.append(f"starts = {starts} is not possible; it must be from 1 to {MOST_STARTS}")
     if (unit := experiment.privacy.unit) != "off":
         problems.append(
-            f"privacy.unit = {unit!r} is not possible with a diagnosis: no noise covers what clients send of their "
-            "halves; leave privacy out, or ask clients whose data may be looked at"
+            f"privacy.unit = {unit!r} is not possible with a diagnosis: clients train on halves of their data and "
+            "send the results without noise; leave privacy out, or ask clients whose data may be looked at"
         )
     if problems:
         raise BadInput(problems)
@@ -211,11 +211,11 @@ def _judge_learning(session: Session, pay: Pay | None) -> str:
         if pay.measure == "accuracy":
             if best > guessed + LEARNT * (1 - guessed) or guessed >= COMMON or np.isnan(guessed):
                 return ""
-            why = f"no model has more than {best:.1%}, and naming the commonest class has {guessed:.1%}"
+            why = f"the best model is right in {best:.1%}, and always naming the commonest class in {guessed:.1%}"
         else:
             if best < (1 - LEARNT_OF_ERRORS) * guessed or np.isnan(guessed):
                 return ""
-            one = f"one number for all samples has {guessed:.4g}"
+            one = f"predicting one number for all samples reaches {guessed:.4g}"
             below = f"no model's {pay.measure.upper()} is below {best:.4g}, and {one}"
             why = "every model diverged" if best > FAR * guessed else below
     return f"nothing was learnt: {why}; try {_say_remedy(session)}"

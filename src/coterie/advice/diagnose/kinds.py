@@ -111,11 +111,11 @@ class Kinds:
             what = self._say(self.found) + (self._words["why"] if self.found == ("concept",) else "")
             return f"{what[:1].upper()}{what[1:]}: {shares}"
         if self.named:
-            return f"Most clients do not differ in their profiles, but one group does (see below): {shares}"
+            return f"The profiles of most clients do not differ, but those of one group do (see below): {shares}"
         if self.targets == "others":
-            untested = "the targets, or how they depend on the inputs, may differ, which is not tested for these"
-            return f"Not the inputs, in the profiles of most clients: {shares}; {untested}"
-        return f"Nothing in the profiles of most clients{' but their sizes' * self.sizes_differ}: {shares}"
+            untested = "no test was made of the targets, or of how they depend on the inputs; these may differ"
+            return f"Not the inputs of most clients, by their profiles: {shares}; {untested}"
+        return f"Nothing{' but the sizes' * self.sizes_differ}, by the profiles of most clients: {shares}"
 
     def say_group(self, number: int) -> str:
         """Return what a group differs from all others in; nothing where most clients do, or are the group."""

@@ -189,7 +189,7 @@ class Pay:
         return f"For whom? {'; '.join(said)}"
 
     def _say_others(self) -> str:
-        falls = "" if self.measure == "accuracy" else ", of which less is better: a gain is by how much it falls"
+        falls = "" if self.measure == "accuracy" else "; lower is better, so a gain is how much it falls"
         return (
             f"All that was tried: {'; '.join(f'{TITLES[o.name]} {self.say_score(o.score)}' for o in self.options)} "
             f"({self._title}{falls}, after {self.rounds} rounds, on samples that trained none of these models)"

@@ -99,8 +99,8 @@ def say_layers(layers: tuple[LayerSignal, ...], alpha: float, draws: int) -> tup
     rest = [layer.name for layer in single if layer not in telling][:MOST_NAMED]
     others = f"; not {', '.join(rest)}" if rest else ""
     advice = (
-        ". In brackets: the similarity of two clients of one group less that of two groups. For layercfl write "
-        f"layers={telling[0].name}, the layer with the largest difference"
+        ". In brackets: how much more alike two clients of one group are than two clients of different groups. For "
+        f"layercfl write layers={telling[0].name}, the layer with the largest difference"
     )
     known = telling[0].contrast is not None
     return (f"Which layers? {shorten(said, MOST_NAMED)} tell clients apart{others}{advice if known else ''}",)

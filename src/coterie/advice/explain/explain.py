@@ -209,7 +209,9 @@ def explain(experiment: Experiment) -> Explanation:
                 end += sum(_phase(sample, session.find(UnseenClients).receive)[1:])
         except OutOfMemory:
             first = later = None
-            notes.append("the messages of one exchange do not fit in this machine's memory; no round was tried")
+            notes.append(
+                "the messages of one exchange do not fit in this machine's memory, so the trial was stopped"
+            )
         notes += [f"a client that was tried gave no answer: {reason}" for reason in sample.lost]
         if sample.lost and first is not None:
             # The others' answers are copies: with none, all that follows from it is too little.
@@ -301,8 +303,8 @@ def _stored(session: Session, workers: int) -> Stored:
 def _describe_form(peak: Peak, reason: str) -> str:
     """Say whether models come added up, and why not; `reason` is the method's."""
     if peak.form == "sums":
-        return ", added up near them" + f", but a row each when {reason}" * bool(reason)
-    own = {"": "", "run": "this run looks at single models", "few": "sums would take no less"}[peak.form]
+        return ", added up by the workers" + f", but a row each when {reason}" * bool(reason)
+    own = {"": "", "run": "this run looks at single models", "few": "sums would not take less"}[peak.form]
     reasons = ", and ".join(one for one in (own, reason) if one)
     return ", a row each" * bool(peak.answers) + f": {reasons}" * bool(reasons)
 

@@ -282,7 +282,7 @@ def divide(
     if clients is not None and clients > len(whole.labels):
         raise BadInput(
             f"clients = {clients} is not possible; {whole.name} has {len(whole.labels):,} samples, and each client "
-            "needs one of its own at least"
+            "needs at least one"
         )
     dataset, kept = _with_public(whole, public, at_most, seed)
     if dataset.given_split is not None:
@@ -352,13 +352,16 @@ def _say_unused(dataset: Dataset, partition: str, validation: float) -> list[str
     if dataset.given_split is not None:
         counts = [int((dataset.given_split == role).sum()) for role in range(3)]
         free = int((dataset.given_split < 0).sum())
-        drawn = f", and data.validation = {validation:g} is drawn of {free} others" if free else ""
+        drawn = f"; data.validation = {validation:g} draws from the {free} others" if free else ""
         found.append(
-            "the data say what samples are for, so that data.test has no effect: "
+            "the data come with a split of their own, so data.test has no effect: "
             f"{counts[0]} are for training, {counts[1]} for validation, {counts[2]} for testing{drawn}"
         )
     if dataset.user_groups is not None and partition != "by-user":
-        found.append(f"the groups of {dataset.name} are of its users, whom split = {partition!r} mixes: not used")
+        found.append(
+            f"the groups of {dataset.name} were not used: they are groups of users, and split = {partition!r} "
+            "mixes users"
+        )
     return found
 
 
@@ -366,8 +369,8 @@ def _refuse_splits_by_class(dataset: Dataset, names: Sequence[str]) -> None:
     by_class = [name for name in names if name.startswith(flower_splits.PREFIX) or goes_by_class(name)]
     if by_class:
         raise BadInput(
-            f"split = {by_class[0]!r} is not possible with {dataset.task.name}: it goes by the class of a sample, "
-            "and there are no classes; it must be iid, by-user or rotated"
+            f"split = {by_class[0]!r} is not possible with {dataset.task.name}: it deals samples by their class, "
+            f"and {dataset.name} has no classes; it must be iid, by-user or rotated"
         )
 
 

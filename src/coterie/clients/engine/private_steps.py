@@ -78,7 +78,8 @@ class ExamplePrivacy:
         if mixing:
             raise BadInput(
                 f"network.name = {name!r} is not possible with {HERE}: its batch normalisation ({mixing[0]}) mixes "
-                "samples; it must be a network without, or with group or layer normalisation in its place"
+                "samples; it must be a network without batch normalisation, or with group or layer normalisation "
+                "instead"
             )
         if training.precision != "fp32":
             raise BadInput(
@@ -179,7 +180,7 @@ class OrderGuard:
         if type(request) is not Train:
             raise BadInput(
                 f"the rule {self._rule.name} asks for {type(request).__name__}, which is not possible with {HERE}; "
-                "it must ask for training and for scores of held-out samples alone"
+                "it must ask only for training and for scores of held-out samples"
             )
         settings = {key: bool(getattr(request, key)) for key in ("trained_extras", "clip")}
         settings |= {key: getattr(request, key) is not None for key in ("weights", "minibatches")}
@@ -210,6 +211,6 @@ def refuse_rule(rule: Rule) -> None:
     """
     if not rule.private_steps:
         raise BadInput(
-            f"the rule {rule.name} is not possible with {HERE}: it makes more of training samples than one local "
-            "update, whose steps hide them; it must be one that only trains"
+            f"the rule {rule.name} is not possible with {HERE}: it uses training samples outside the steps of a "
+            "local update, where no noise hides them; it must be one that only trains"
         )

@@ -148,14 +148,14 @@ def find_obstacle_by_trial(network: nn.Module, layout: Layout, features: tuple[i
     except Exception as error:  # noqa: BLE001  # whatever a module raises that is called as nobody has called it
         reason = str(error).strip().split("\n", 1)[0].split(". ", 1)[0]
         said = f"{type(error).__name__}: {reason}"
-        return f"the network was tried on zeros and ones, and cannot be computed for many models ({said})"
+        return f"a trial on zeros and ones failed to compute many models of the network at once ({said})"
     changed = next((name for name, b in network.named_buffers() if not torch.equal(b, buffers[name])), "")
     if changed:
         return f"training changes {changed} of the network, which cannot be batched"
     if not torch.allclose(found[::2], torch.stack(expected), rtol=1e-3, atol=1e-4):
-        return "torch.func computes something else than the network does by itself"
+        return "torch.func computes something other than the network itself"
     if not torch.allclose(found[0, :-1], found[1, :-1], rtol=1e-3, atol=1e-4):
-        return "what the network gives for a sample depends on the others of its minibatch, which cannot be batched"
+        return "the network's output for a sample depends on the rest of its minibatch, which cannot be batched"
     return ""
 
 

@@ -111,7 +111,7 @@ class Binary(WeightedTask):
             BadInput: other than two classes are declared.
         """
         if declared != 2:
-            raise BadInput(f"data.classes says {declared}, which is not possible with binary; there must be two")
+            raise BadInput(f"data.classes says {declared}, which is not possible with binary; it must be 2")
         return 2, 1
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def number_known_classes(values: NDArray[Any], where: str, names: Sequence[str])
         known = shorten(names)
         raise BadInput(
             f"{where}: label in row {row} is {labels[row]}; the classes are {known}",
-            told=f"the label in row {row} is of no class; the classes are {known}",
+            told=f"the label in row {row} is none of the classes; the classes are {known}",
         )
     return found
 

@@ -94,8 +94,8 @@ class MeasureCatalog(Catalog):
         if is_path(name):  # it would be the name of a column, in which charts cannot have a colon
             module, _, function = name.partition(":")
             raise BadInput(
-                f"metric {name!r} is a path; import its module (--import {module}), and write the name under which "
-                f"measure registers {function}"
+                f"metric {name!r} is a path, and a metric is given by name; import its module (--import {module}), "
+                f"and write the name under which measure registers {function}"
             )
         super()._bring(name)
 
@@ -104,7 +104,7 @@ class MeasureCatalog(Catalog):
 
     def _check(self, name: str, target: Any) -> None:
         if all(entry.target is not target for entry in self.entries.values()):
-            raise BadInput(f"metric {name!r} is not there: it must be a function that measure registers")
+            raise BadInput(f"metric {name!r} is not registered; register its function with measure")
 
 
 MEASURES = MeasureCatalog("metric", group="coterie.metrics")

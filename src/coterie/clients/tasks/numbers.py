@@ -115,7 +115,7 @@ class Regression(Task):
             row = int(np.argmax(bad.any(1)))
             raise BadInput(
                 f"{where}: label in row {row} is {values[row]}; every target must be a finite number",
-                told=f"the label in row {row} is none; every target must be a finite number",
+                told=f"the label in row {row} is not finite; every target must be a finite number",
             )
         outputs = check_outputs(found.shape[1], where, known)
         self._check_scale(outputs)
@@ -161,7 +161,7 @@ class Regression(Task):
         if scaled or not self._is_plain() or 1 / FAR_FROM_1 <= size <= FAR_FROM_1 or not size:
             return []
         return [
-            f"the targets are of size {size:,.4g} (root mean square), and usual learning rates suit a size of 1; "
+            f"the targets have a root mean square of {size:,.4g}, and usual learning rates suit one of about 1; "
             f"--set task.name={self.name} --set task.target_scale=global lets the network learn standardised "
             "targets"
         ]

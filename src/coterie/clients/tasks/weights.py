@@ -51,7 +51,8 @@ class WeightedTask(Task):
             )
         if min(weights) < 0 or max(weights) <= 0:
             raise BadInput(
-                f"task.class_weights = {list(weights)} is not possible; none may be below 0, and one must be above"
+                f"task.class_weights = {list(weights)} is not possible; no weight may be below 0, and at least one "
+                "must be above 0"
             )
         return found
 

@@ -246,11 +246,11 @@ def _caution(view: View, people: pl.DataFrame, pair: pl.DataFrame, methods: Sequ
         common = _common_seeds(view, [view.baseline, *methods])
         if len(common) < len(view.seeds):
             said.append(
-                f"The best for a client is by the seeds that every method has finished: {join_words(common)}."
+                f"The best method of a client is by the seeds that all methods have finished: {join_words(common)}."
             )
     if len(methods) > 1:
         said[-1] += (
-            f" The best of {len(methods) + 1} methods for a client is chosen on its test samples, so that part of "
-            "its lead is luck. The fewer these samples are, the larger that part."
+            f" The best of {len(methods) + 1} methods for a client is chosen on its test samples, so part of its "
+            "lead is luck. The fewer samples, the larger that part."
         )
     return list(filter(None, said))

@@ -125,9 +125,10 @@ def explain_worst_tenth(parts: Sequence[View]) -> str:
         return ""
     several = any(len(view.seeds) > 1 for view in parts)
     return (
-        " In round brackets below the worst 10 %: an interval of 95 % from the clients' own test samples"
-        + (", the mean of the seeds' intervals" if several else "")
-        + ". It allows for the bad luck of those who come last on few samples, so it may lie above the value."
+        " In round brackets below the worst 10 %: a 95 % interval from the clients' own test samples"
+        + (", averaged over the seeds" if several else "")
+        + ". Some clients come last only by bad luck on few samples. The interval allows for that, so it may lie "
+        "above the value."
     )
 
 
@@ -325,14 +326,14 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
     over = "one seed"
     if several:
         over = f"mean ± standard deviation over {count_of(first['seeds'], 'seed')}"
-        over += " (or those that are counted beside it)" if "seeds" in columns else ""
+        over += " (or as many as the column of seeds says)" if "seeds" in columns else ""
     clients = "mean over clients in the " if first["measure"].startswith(MACRO) else ""
     parts = [f"{capital(measure.title)}: {clients}last evaluated round{unit}; {over}; the best is bold."]
     if "adapted" in columns:
         parts.append(
-            "Before adaptation: with the model that the method serves; differences, wins and ranks are of that. "
-            "After: once every client has trained a copy of it on its own data. A method that adapts by itself "
-            "does that instead, and its before is the model from which it starts."
+            "Before adaptation: clients use the model that the method serves; differences, wins and ranks compare "
+            "these scores. After: every client has trained a copy of it on its own data. A method with an "
+            "adaptation of its own uses that instead; its score before is that of the model from which it starts."
         )
     if rows := list(dict.fromkeys(summary.drop_nulls("adapted_from").select("method", "adapted_from").iter_rows())):
         parts += [f"{row}: {method} after adaptation, from the same runs." for row, method in rows]
@@ -347,7 +348,7 @@ def note(summary: pl.DataFrame, shown: Iterable[str] | None = None, metrics: Run
         title = metrics.measures[metrics.headline].title
         parts.append(
             f"Unseen clients: mean {title} of clients who were held out of training, with the model that the "
-            "method gives them, and once they have adapted it."
+            "method gives them, and after they have adapted it."
         )
     if "passes" in columns:
         parts.append(

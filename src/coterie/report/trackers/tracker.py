@@ -90,7 +90,7 @@ class Tracker(ABC):
             self.begin(folder, settings)
         except Exception as error:  # whatever another system raises
             raise BadInput(
-                f"the run cannot be tracked with {self.extra} ({_say(error)}); mend that, or leave --track out"
+                f"the run cannot be tracked with {self.extra} ({_say(error)}); fix this, or leave --track out"
             ) from error
 
     def round(self, round: Round) -> None:
@@ -123,7 +123,7 @@ class Tracker(ABC):
         except Exception as error:  # noqa: BLE001  # whatever another system raises
             self._is_telling = False
             logging.getLogger("coterie").warning(
-                "note: %s is told no more of this run (%s); the run goes on", self.extra, escape(_say(error))
+                "note: %s gets nothing more of this run (%s); the run goes on", self.extra, escape(_say(error))
             )
 
 

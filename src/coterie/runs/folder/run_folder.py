@@ -136,7 +136,7 @@ class RunFolder:
         if len(begin) == 1:
             return cls(Path(parent) / begin[0])
         if begin:
-            raise BadInput(f"run {text!r} could be {_several(begin)}; write one of them out")
+            raise BadInput(f"run {text!r} could be {_several(begin)}; write the whole name of one")
         raise BadInput(unknown("run", text, known))
 
     def write_experiment(self, text: str) -> None:

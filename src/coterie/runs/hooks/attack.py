@@ -203,8 +203,8 @@ def choose_attackers(
     count = round(attack.share * trained)
     if attack.share and not 0 < count < trained:
         raise BadInput(
-            f"attack.share = {attack.share:g} makes {count} of {trained} clients hostile; it must make at least "
-            "one, and leave one honest"
+            f"attack.share = {attack.share:g} makes {count} of {trained} clients hostile; at least one must be "
+            "hostile, and at least one honest"
         )
     if count:
         _check(attack, federation, bound)
@@ -235,8 +235,8 @@ def _check(attack: Attack, federation: Federation, bound: float | Literal["off"]
         )
     if kind == "backdoor" and len(federation.features) != 3:
         raise BadInput(
-            "attack.kind = 'backdoor' is not possible with samples that are no images; it must be one that marks "
-            "nothing, as label-flip"
+            "attack.kind = 'backdoor' is not possible: it marks images, and these samples are not images; it must "
+            "be a kind without marks, as label-flip"
         )
     if kind == "backdoor" and attack.target >= classes:
         raise BadInput(f"attack.target = {attack.target} is not possible; it must be a class, 0 to {classes - 1}")
@@ -244,8 +244,8 @@ def _check(attack: Attack, federation: Federation, bound: float | Literal["off"]
     for key, group in (("target", attack.target if kind == "group-poison" else None), ("group", attack.group)):
         if group is not None and not groups:
             raise BadInput(
-                f"attack.{key} = {group} is not possible with data without true groups; data.split must be one "
-                "that plants groups, as rotated(4)"
+                f"attack.{key} = {group} is not possible because the data have no true groups; data.split must be "
+                "one that plants groups, as rotated(4)"
             )
         if group is not None and group >= groups:
             raise BadInput(f"attack.{key} = {group} is not possible; it must be a group, 0 to {groups - 1}")

@@ -51,7 +51,7 @@ class EarlyStopping(Hook):
         if exchange.rule.client_state and not isinstance(self.run.runtime.states, ClientStates):
             raise BadInput(
                 f"training.stop = 'validation' is not possible with {self.run.experiment.method.name} and real "
-                "clients: they keep a part of their models themselves, and cannot be given back that of the best "
+                "clients: each client keeps a part of its model, and the server cannot restore that of the best "
                 "round; leave it out"
             )
 

@@ -252,8 +252,8 @@ def _build_sections(given: Mapping[str, Any]) -> dict[str, Any]:
     found = list(lost)
     if isinstance(given["data"], Mapping) and not given["data"]:
         found.append(
-            "data = {} holds no client; it must be data such as {client: (x, y)}, the name of a dataset or a "
-            "path, or be left out for the default"
+            "data = {} holds no client; give data such as {client: (x, y)}, the name of a dataset or a path, or "
+            "leave it out for the default"
         )
     for name, value in given.items():
         try:

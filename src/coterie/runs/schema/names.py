@@ -272,14 +272,14 @@ def qualify(key: str, method: str, network: str, task: str = AUTO, value: Any = 
     if len(owners) == 1:
         return owners[0]
     if owners:
-        raise BadInput(f"{key} could be {', '.join(owners[:-1])} or {owners[-1]}; write which")
+        raise BadInput(f"{key} could be {', '.join(owners[:-1])} or {owners[-1]}; write one of them in full")
     if key in SECTIONS:
         named = f"{key}.name={value}, or " if isinstance(value, str) and key in (*CHOICES, "data") else ""
         raise BadInput(f"{key} is a section; write {named}{key}.KEY with one of {', '.join(known[key])}")
     for title, name in (("task", task), ("network", network)):
         if name == AUTO and (there := _having(title, [key])):
-            owned = f"{key} is a setting of {title}s ({', '.join(there)})"
-            raise BadInput(f"{owned}, and {title}.name = 'auto'; name one of them: --set {title}.name={there[0]}")
+            owned = f"{key} is a setting of {title}s ({', '.join(there)}), not of {title}.name = 'auto'"
+            raise BadInput(f"{owned}; name one of them: --set {title}.name={there[0]}")
     close = nearest(key, [name for title in LOOKUP for name in known[title]])
     if close:
         homes = [f"{title}.{close}" for title in LOOKUP if close in known[title]]
@@ -307,7 +307,7 @@ def bind(choice: Choice) -> dict[str, Any]:
             keys = ", ".join(f"{choice.title}.{k}" for k in choice.settings)
             owners = _having(choice.title, choice.settings)
             named = f", as in {choice.title}.name = {owners[0]!r}" if owners else ""
-            there = f"{choice.title}.name = 'auto' takes no settings, yet there is {keys}"
+            there = f"{choice.title}.name = 'auto' takes no settings, and {keys} is set"
             raise BadInput(f"{there}; name the {choice.title}{named}")
         return {}
     return catalog(choice.title)[choice.name].bind(choice.settings, choice.title)

@@ -183,7 +183,7 @@ def _refuse_columns(data: Data) -> Iterator[str]:
     """Say what is wrong with the columns that the tables of real clients are said to have."""
     columns, levels = data.columns or (), data.levels or {}
     if _repeats(columns):
-        yield f"data.columns = {list(columns)} is not possible; every name must be there once"
+        yield f"data.columns = {list(columns)} is not possible; it must name each column once"
     for name, values in levels.items():
         if columns and name not in columns:
             yield f"data.levels names {name!r}, which is not in data.columns; add it there, or leave it out"
@@ -232,7 +232,7 @@ _OF_ALL_TARGETS = {
 
 
 def _refuse_statistics_of_targets(data: Data, task: Task, privacy: Privacy) -> Iterator[str]:
-    whose = "with privacy: it would tell of all targets without noise" if privacy.kind else ""
+    whose = "with privacy: it would reveal statistics of all targets without noise" if privacy.kind else ""
     whose = "with data.name = 'remote': nobody sees all clients' targets" if data.is_remote else whose
     for (key, value), instead in _OF_ALL_TARGETS.items() if whose else ():
         if getattr(task, key, None) == value:
@@ -245,7 +245,7 @@ def _refuse_statistics_of_inputs(data: Data, training: Training, privacy: Privac
     """Say what tells of samples without noise, or lets one sample alter what others train on."""
     if not privacy.kind:
         return
-    told = "is not possible with privacy: it would tell of samples without noise"
+    told = "is not possible with privacy: it would reveal something of samples without noise"
     if data.standardise == "global" or (data.standardise == "client" and privacy.kind == "samples"):
         right = "none" if privacy.kind == "samples" else "none or client"
         yield f"data.standardise = {data.standardise!r} {told}; it must be {right}"
@@ -286,8 +286,8 @@ def _refuse_aggregation(choice: MethodChoice, method: Method[Any], aggregation: 
 def _refuse_robust_sums(privacy: Privacy, aggregation: Aggregation) -> Iterator[str]:
     if privacy.kind == "server" and not aggregation.is_mean:
         yield (
-            f"{_tell_aggregation(aggregation)} is not possible with privacy.noise_by = 'server', which hides a "
-            "client in sums; leave it out"
+            f"{_tell_aggregation(aggregation)} is not possible with privacy.noise_by = 'server', which adds noise "
+            "to plain sums of clients; leave it out"
         )
 
 
@@ -300,7 +300,7 @@ def _refuse_uncovered(privacy: Privacy, choice: MethodChoice, method: Method[Any
     how = {"server": "noise_by = 'server'", "clients": "noise_by = 'clients'", "samples": "unit = 'example'"}
     if privacy.kind and (why := getattr(method.privacy_support, privacy.kind)):
         others = [words for kind, words in how.items() if not getattr(method.privacy_support, kind)]
-        instead = f"possible with it: {' or '.join(others)}" if others else "leave privacy out"
+        instead = f"it must be {' or '.join(others)}" if others else "leave privacy out"
         yield f"privacy.{how[privacy.kind]} is not possible with {choice.name}: {why}; {instead}"
 
 
@@ -332,29 +332,30 @@ IMPOSSIBLE: tuple[tuple[Callable[..., object], str], ...] = (
     ),
     (
         lambda data: data.validation + data.test >= 1,
-        "data.validation = {data.validation:g} is not possible with data.test = {data.test:g}, for nothing is left "
-        "to train on; together they must be below 1",
+        "data.validation = {data.validation:g} is not possible with data.test = {data.test:g}, because nothing is "
+        "left to train on; together they must be below 1",
     ),
     (
         lambda data: data.samples_per_client is not None and data.samples_per_client < data.min_samples,
-        "data.samples_per_client = {data.samples_per_client} is below data.min_samples = {data.min_samples}",
+        "data.samples_per_client = {data.samples_per_client} is below data.min_samples = {data.min_samples}; raise "
+        "it, or lower data.min_samples",
     ),
     (
         lambda data: data.is_remote and data.split not in (AUTO, REMOTE),
-        "data.split = {data.split!r} is not possible with data.name = 'remote'; the data are where they are: leave "
-        "it out",
+        "data.split = {data.split!r} is not possible with data.name = 'remote', because each client has its data "
+        "already; leave it out",
     ),
     (
         lambda data: data.is_remote and isinstance(data.classes, tuple) and _repeats(data.classes),
-        "data.classes = {data.classes} is not possible; every name must be there once",
+        "data.classes = {data.classes} is not possible; it must name each class once",
     ),
     (
         lambda data: data.is_remote and data.public_file is None and data.public,
-        "data.public = {data.public} is not possible without data.public_file; name the file of them",
+        "data.public = {data.public} is not possible without data.public_file; name the file of public samples",
     ),
     (
         lambda data, attack: data.is_remote and attack.share,
-        "attack.share is not possible with data.name = 'remote'; attacks are simulated, leave it out",
+        "attack.share is not possible with data.name = 'remote', because attacks are only simulated; leave it out",
     ),
     # A run.
     (
@@ -365,12 +366,12 @@ IMPOSSIBLE: tuple[tuple[Callable[..., object], str], ...] = (
     (
         lambda run, privacy: run.passes is not None and privacy.kind,
         "run.passes = {run.passes:g} is not possible with privacy, whose promise is for a fixed number of rounds; "
-        "set run.rounds alone",
+        "set only run.rounds",
     ),
     (
         lambda run, evaluation: run.passes is not None and evaluation.last > 1 and evaluation.every > 1,
-        "evaluation.last = {evaluation.last} needs evaluation.every = 1 with run.passes: which rounds are the last "
-        "is known only when the run ends",
+        "evaluation.last = {evaluation.last} is not possible with run.passes and evaluation.every = "
+        "{evaluation.every}, because nobody knows the last rounds before the run ends; evaluation.every must be 1",
     ),
     (
         lambda run, aggregation: aggregation.trusted and run.participation < 1,
@@ -384,7 +385,7 @@ IMPOSSIBLE: tuple[tuple[Callable[..., object], str], ...] = (
     # What methods, evaluations and the end of a run cannot do without.
     (
         lambda choice, method, data: method.needs.public and data.is_remote and data.public_file is None,
-        "data.public_file is missing; {choice.name} looks at unlabelled samples on the server, name a .npz or "
+        "data.public_file is missing; {choice.name} looks at unlabelled samples on the server, so name a .npz or "
         ".parquet file of them",
     ),
     (
@@ -393,8 +394,8 @@ IMPOSSIBLE: tuple[tuple[Callable[..., object], str], ...] = (
     ),
     (
         lambda training, evaluation: training.stop and evaluation.evaluated == "local",
-        "evaluation.evaluated = 'local' is not possible with training.stop = {training.stop!r}, which returns to "
-        "what the method served in an earlier round; it must be served",
+        "evaluation.evaluated = 'local' is not possible with training.stop = {training.stop!r}, which ends the run "
+        "with what the method served in the best round; it must be served",
     ),
     (
         lambda choice, method, network: (
@@ -406,16 +407,18 @@ IMPOSSIBLE: tuple[tuple[Callable[..., object], str], ...] = (
     # A promise of privacy, and what tells something of single units without noise.
     (
         lambda privacy, evaluation: privacy.kind == "samples" and evaluation.adapt is not None,
-        "evaluation.adapt is not possible with privacy.unit = 'example', for it trains without noise; leave it out",
+        "evaluation.adapt is not possible with privacy.unit = 'example', because it trains without noise; leave it "
+        "out",
     ),
     (
         lambda privacy, data: privacy.kind in ("clients", "samples") and data.is_remote and privacy.delta is None,
-        "privacy.delta is missing; a client does not know how many others there are, so give it",
+        "privacy.delta is missing; give it, because a client cannot derive it: it does not know how many others "
+        "there are",
     ),
     (
         lambda privacy, data: privacy.kind and data.is_remote and privacy.noise_seed is not None,
         "privacy.noise_seed = {privacy.noise_seed} is not possible with data.name = 'remote', because all clients "
-        "and the server know it, and could remove the noise; leave it out",
+        "and the server would know it and could remove the noise; leave it out",
     ),
 )
 """What is wrong with parts, named as in `Parts.made`, and the sentence that says so."""

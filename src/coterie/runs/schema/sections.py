@@ -68,8 +68,8 @@ class Data(Section):
     split_seed: int | None = Field(
         None,
         ge=0,
-        description="seed of who holds what, and of which samples are for testing; without it, run.seed. "
-        "Validation samples are drawn with run.seed",
+        description="the seed that deals samples to clients and sets some aside for testing; without it, run.seed. "
+        "Validation samples are always drawn with run.seed",
     )
     validation: float = Field(0.1, ge=0, lt=1, description="share of each client's samples for validation")
     test: float = Field(0.2, gt=0, lt=1, description="share of each client's samples for testing")
@@ -301,7 +301,7 @@ class Attack(Section):
         None,
         description="the factor of an update (sign-flip 1, scale 100, backdoor 1, ipm 0.5, group-poison 1), "
         "the length of noise in updates (gaussian 10), or deviations from the mean (alie: as many as hide); "
-        "'bound': the usual one, and then as long as aggregation.norm_bound lets pass",
+        "'bound': the default, with updates as long as aggregation.norm_bound allows",
     )
     target: int = Field(
         0, ge=0, description="the class that a mark stands for (backdoor), or the true group to spoil"
@@ -383,8 +383,8 @@ class Run(Section):
     )
     engine: Literal["auto", "sequential", "batched", "gpu"] = Field(
         "auto",
-        description="clients one after the other, many in one kernel, or a GPU, on which nothing was measured "
-        "so far; auto is the faster of the other two",
+        description="sequential: one client after the other; batched: many in one kernel; gpu: on a GPU, which "
+        "nobody has measured yet; auto: sequential or batched, whichever is faster",
     )
     client_timeout: Annotated[float | None, Changes("nothing")] = Field(
         None,

@@ -193,7 +193,7 @@ class Roster:
             return f"client {client.name} is here with {count_of(sum(client.sizes), 'sample')}"
         if client.name in self.names:
             return f"client {client.name} is back" if former else f"client {client.name} is here"
-        return f"client {client.name} came after the run began, and has no part in it"
+        return f"client {client.name} came after the run began, and takes no part in it"
 
     def wait_for_clients(
         self, wanted: int, enough: int, seconds: float, say: Callable[[str], None]
@@ -222,8 +222,8 @@ class Roster:
             came = ", ".join(clients) or "nobody"
             raise BadInput(
                 [
-                    f"{wanted} clients are to take part, and {len(clients)} can after {seconds:g} s ({came}); "
-                    "start the nodes that are missing, or lower data.clients",
+                    f"{len(clients)} of {wanted} clients can take part after {seconds:g} s ({came}); start the "
+                    "missing nodes, or lower data.clients",
                     *(refusal.reason for refusal in self._refusals.values()),
                 ]
             )

@@ -60,7 +60,7 @@ def from_flower(content: RecordDict) -> Message:
     """
     values, body = content.get("values"), content.get("body")
     if not isinstance(values, ConfigRecord) or not (body is None or isinstance(body, ArrayRecord)):
-        raise BadInput("a message holds no letter of coterie; the other side must run an app of coterie")
+        raise BadInput("a message is not one of coterie; the other side must run an app of coterie")
     plain = {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}
     plain.pop(SALT, None)
     return Message(plain, b"" if body is None else body["body"].numpy().tobytes())

@@ -72,7 +72,7 @@ def unpack_hello(message: Message) -> ClientInfo:
     except ValidationError as error:
         raise BadInput(sentences(error)[0]) from None
     if not is_name(told.name):
-        raise BadInput(f"its name must be 1 to {MAX_NAME_LENGTH} letters that can be printed")
+        raise BadInput(f"its name must have 1 to {MAX_NAME_LENGTH} printable characters")
     if max(prod(told.features), told.train + told.validation + told.test) > MAX_COUNT:
         raise BadInput(f"it says that it has more than {MAX_COUNT:,} samples, or numbers in a sample")
     sizes = (told.train, told.validation, told.test)

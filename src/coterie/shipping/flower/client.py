@@ -191,7 +191,7 @@ def _refuse_files(experiment: Experiment) -> None:
     """
     named = {"network.start": experiment.network.start, "data.test_path": experiment.data.test_path}
     problems = [
-        f"{key} = {path!r} is not possible here; a client reads no file that a server names, so it must be left out"
+        f"{key} = {path!r} is not possible here, because a client reads no file that a server names; leave it out"
         for key, path in named.items()
         if path is not None
     ]

@@ -35,8 +35,8 @@ def format_settings(settings: Mapping[str, Scalar]) -> str:
         BadInput: a key or a text that Flower could not read back.
     """
     problems = [
-        f"{key} = {value!r} cannot be told to Flower; write a key without spaces and '=', and a text on one line "
-        "without both kinds of quotes"
+        f"{key} = {value!r} cannot be passed to Flower; write a key without spaces and '=', and a text on one line "
+        "with at most one kind of quotes"
         for key, value in settings.items()
         if not _KEY.fullmatch(key) or (isinstance(value, str) and not _is_quotable(value))
     ]

@@ -38,8 +38,8 @@ DEFAULT_WAIT = 300.0
 """Seconds to wait for the clients where a run's configuration says nothing."""
 
 NAMES_UNBOUND = (
-    "no client is known by its key, and each node is believed to be who it says; bind a name to a key with: "
-    "flwr supernode register KEY.pub local --name NAME"
+    "no client's name is bound to its key, so any node can claim any name; bind a name to a key with: flwr "
+    "supernode register KEY.pub local --name NAME"
 )
 
 
@@ -271,9 +271,9 @@ def _mismatch(prepared: Prepared, agreement: Agreement | None, client: ClientInf
 def _changed(digests: Mapping[str, str], client: ClientInfo) -> str | None:
     """Return why a client's data are not those that it must have; None where they are, or nobody knows."""
     if digests and client.name not in digests:
-        return f"nobody of that name is in the experiment; known: {', '.join(list(digests)[:10])}"
+        return f"the experiment has no client of that name; known: {', '.join(list(digests)[:10])}"
     if digests.get(client.name) and digests[client.name] != client.digest:
-        return "its data are not those that it had when the run began"
+        return "its data have changed since the run began"
     return None
 
 

@@ -95,8 +95,8 @@ def onnx_bytes(trained: Trained) -> bytes:
     model = program.model_proto
     if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         raise BadInput(
-            f"network {about.network} cannot be written as ONNX: it takes the number of samples for a constant as "
-            "it is traced, as len(x) does; write x.shape[0], or export it as .safetensors"
+            f"network {about.network} cannot be written as ONNX: its code makes the number of samples a constant, "
+            "as len(x) does when it is traced; write x.shape[0], or export it as .safetensors"
         )
     # Where in which source file each node comes from: nothing that a reader needs, and other on every machine.
     graph = model.graph

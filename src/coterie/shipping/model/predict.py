@@ -72,7 +72,7 @@ def check_data(data: str, named: Named = USUAL) -> list[str]:
 def check_kept(data: str, names: Sequence[str]) -> list[str]:
     """Return why columns of the data cannot be kept beside predictions, from names and headers alone."""
     own = [
-        f"--keep {name!r} is not possible: predictions have such a column of their own; leave it out"
+        f"--keep {name!r} is not possible: predictions have a column of that name already; leave it out"
         for name in names
         if is_taken(name)
     ]
@@ -103,8 +103,8 @@ def warn_of_training_data(run: RunFolder, data: str) -> list[str]:
         return []
     count = federation["train"].sum()
     return [
-        f"run {run.name} was trained on {count:,} of these samples; coterie show {run.name} has its scores on "
-        "samples that were held out"
+        f"run {run.name} was trained on {count:,} of these samples; coterie show {run.name} shows its scores on "
+        "held-out samples"
     ]
 
 
@@ -236,7 +236,7 @@ def _as_samples(columns: Columns, inputs: NDArray[Any], about: About, notes: lis
         if absent:
             said = "how many are right" if task.one_class else "how good the predictions are"
             have = "has" if absent == 1 else "have"
-            notes.append(f"{absent:,} of {len(labels):,} samples {have} no label, so {said} is not said")
+            notes.append(f"{absent:,} of {len(labels):,} samples {have} no label, so it is unknown {said}")
             labels = None
     known = about.classes if about.labels is None else about.labels
     targets = None if labels is None else task.read_targets(labels, columns.where, notes, known).values
@@ -347,8 +347,8 @@ def _fill_and_scale(inputs: NDArray[Any], columns: Columns, known: Preparation, 
     if known.standardise != "client" or known.mean:
         return
     notes.append(
-        "the model's clients standardise by their own samples, so each client's samples here were standardised by "
-        "their own"
+        "in training each client standardised its samples by their own mean and deviation; the same was done here, "
+        "client by client"
     )
     users = np.zeros(len(inputs)) if columns.users is None else columns.users
     for user in np.unique(users):

@@ -94,7 +94,7 @@ def client_models(
             found |= dict.fromkeys(strangers, only)
             unknown_to_it = count_of(len(strangers), "client")
             notes.append(
-                f"{unknown_to_it} unknown to the run ({shorten(strangers)}): the only group's model predicts"
+                f"{unknown_to_it} not known to the run ({shorten(strangers)}): the model of its only group predicts"
             )
         for _, more in found.values():
             notes += [note for note in more if note not in notes]
@@ -135,7 +135,7 @@ def adapt_to_this_machine(experiment: Experiment) -> tuple[Experiment, list[str]
     if experiment.run.engine == "gpu" and not torch.cuda.is_available():
         changes["run.engine"] = "auto"
         notes.append(
-            "the run used a GPU, and here is none: a model that adapts first may differ in its last digits"
+            "the run used a GPU, which this machine lacks: a model that adapts first may differ in its last digits"
         )
     return experiment.updated(changes), notes
 
@@ -242,7 +242,8 @@ class _RestoredRun:
         evaluation = self._evaluation(client)
         served = self._hand_over(evaluation, client)
         averaged = (
-            f"the run scores {whose} by the mean of {served.draws} draws of its features; here by their means"
+            f"in the run, {whose} is scored by the mean over {served.draws} draws of its features; these "
+            "predictions use the means of the features"
         )
         return served.model, whose, [averaged] * (served.draws > 0) or _note_neighbours(evaluation.rule, whose)
 
@@ -332,7 +333,7 @@ class _RestoredRun:
             rows = np.array([choice])  # all of them choose anew in each evaluation
         part, wrong = assignment.part, ""
         if assignment.own and part is None and assignment.rows is not None:
-            wrong = f"group {group} shares no model; its clients have one each"
+            wrong = f"group {group} shares no model; each of its clients has its own"
         elif len(rows) != 1:
             wrong = f"the clients of group {group} are served {len(rows)} different models"
         elif part is not None and part.size < session.layout.size:
@@ -352,7 +353,10 @@ def _note_neighbours(rule: Rule, whose: str) -> list[str]:
     if not isinstance(rule, Evaluate) or not rule.neighbours:
         return []
     count = rule.neighbours
-    return [f"the run scores {whose} by its {count} nearest samples beside the model; here by the model alone"]
+    return [
+        f"in the run, {whose} predicts by the model and its {count} nearest samples; these predictions are by the "
+        "model alone"
+    ]
 
 
 def _keeps_its_model(client: str, run: str) -> BadInput:

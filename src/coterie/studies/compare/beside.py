@@ -103,7 +103,7 @@ def _refuse(
         return "the other methods are tuned; name it among the methods to tune it, too"
     cells = [cell for cell in comparison.cells() if not cell.is_adapted]
     if any(cell.experiment.data.is_remote for cell in cells):
-        return "clients who hold their own data train for the comparison itself and nothing more"
+        return "clients who hold their own data train only for the comparison itself"
     if any(cell.experiment.privacy.kind for cell in cells):
         return "each further run would spend a privacy budget of its own"
     try:

@@ -53,7 +53,7 @@ class ComparisonFolder:
         if folder.path.exists():
             is_other = not folder.path.is_dir() or any(there.name != LOCK for there in folder.path.iterdir())
             if is_other and not folder.is_comparison:
-                raise BadInput(f"{path!r} is something else than a comparison; give the comparison another name")
+                raise BadInput(f"{path!r} exists and is no comparison; give the comparison another name")
         with lock_folder(folder.path, f"comparison {path!r} is still running; wait for it, or stop it first"):
             try:
                 difference = find_difference(folder.comparison(), comparison) if folder.is_comparison else None

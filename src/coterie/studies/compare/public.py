@@ -30,7 +30,7 @@ def describe(comparison: Comparison) -> list[str]:
         count = f"{needing[0].experiment.data.public:,} public samples on the server"
         where = f"{setting.name}: " if setting.name else ""
         found.append(
-            f"{where}{methods} look{'s' * (len(needing) == 1)} at {count}; if the data have no public samples, "
-            "these are taken from the clients, for all methods alike"
+            f"{where}{methods} look{'s' * (len(needing) == 1)} at {count}; if the data have none, they are taken "
+            "from the clients, in the same way for all methods"
         )
     return found

@@ -631,8 +631,8 @@ def _read_part(
             continue
         if remedy := _find_remedy(section, key, value):
             problems.append(
-                f"{where}.{section} was given in Python, where the runs of a comparison, which are separate "
-                f"processes, do not find it; {remedy}"
+                f"{where}.{section} was given in Python, and the runs of a comparison are separate processes that "
+                f"cannot see it; {remedy}"
             )
             continue
         try:

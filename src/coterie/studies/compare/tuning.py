@@ -272,15 +272,15 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
         own = tuning.filter(setting=cell.setting, method=cell.method)
         said = list[str]()
         if not own.height and (other := other_method(cell.experiment)):
-            said.append(f"not tuned, because with every setting of its grid it is {other}")
+            said.append(f"not tuned, because every setting of its grid makes it {other}")
         elif own.height < trials:
             space = "grid" if own["points"].null_count() == 0 else "ranges"
             said.append(f"{own.height} of {trials} trials, because no other settings of its {space} can run")
         space, changed = " ".join(own["space"].unique()), ", ".join(own["changes"])
         keys = [key for key in tuned_settings(cell.experiment.method.name) if "method." in key]
         if untried := [key for key in keys if key in space and key not in changed]:
-            rest = f"rates and optimizers come first, and more trials get to {'them' if untried[1:] else 'it'}"
-            said.append(f"no trial changed {', '.join(untried)}; {rest}")
+            rest = "trials change rates and optimizers first, so give more trials to reach "
+            said.append(f"no trial changed {', '.join(untried)}; {rest}{'them' if untried[1:] else 'it'}")
         if tied := own["tied"].sum():
             others = own.filter(~pl.col("pruned"))["value"].count() - 1
             said.append(
@@ -293,7 +293,7 @@ def describe_shortfalls(comparison: Comparison, tuning: pl.DataFrame, trials: in
         found += [f"{' in '.join(filter(None, [cell.method, cell.setting]))}: {sentence}" for sentence in said]
     for row, base in comparison.adapted.items():
         if tuning.filter(method=base).height > 1:
-            found.append(f"{row}: its settings are those picked for {base}, which is scored before adaptation")
+            found.append(f"{row}: it uses the settings picked for {base} by scores before adaptation")
     return found
 
 

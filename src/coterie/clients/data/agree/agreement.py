@@ -68,7 +68,7 @@ class Agreement:
         with np.errstate(over="ignore"):
             whole = Sums(np.array([client.sums for client in clients]).sum(0))
         if not np.isfinite(whole.rows).all():
-            raise BadInput("the sums that the clients tell have no finite total; look at their inputs")
+            raise BadInput("the sums that the clients sent have no finite total; check the clients' inputs")
         return replace(self, mean=tuple(whole.mean.tolist()), deviation=tuple(whole.deviation.tolist()))
 
     def preparation(self, missing: Missing, standardise: Standardise, named: Named) -> Preparation:
@@ -103,7 +103,7 @@ class Agreement:
                 f"what the clients agreed on is not possible ({said}); it must be as the server wrote it"
             ) from None
         if len(found.mean) != len(found.deviation):
-            raise BadInput("the agreed means are not possible; there must be one for each deviation")
+            raise BadInput("the agreed means are not possible; there must be one mean for each deviation")
         return cls(_as_columns(found.columns), found.mean, found.deviation)
 
 
@@ -140,7 +140,7 @@ def read_columns_of(content: Any) -> tuple[Column, ...]:
 def _as_columns(written: Sequence[tuple[str, Sequence[str] | None]]) -> tuple[Column, ...]:
     for names in ([name for name, _ in written], *(levels or () for _, levels in written)):
         if len(set(names)) != len(names):
-            raise BadInput("every column, and every value of a column, must be there once")
+            raise BadInput("a name is there twice; each column, and each value of a column, must be named once")
     return tuple(Column(name, None if levels is None else tuple(levels)) for name, levels in written)
 
 
@@ -179,14 +179,14 @@ def propose_columns(
             continue
         if len(known) > MAX_LEVELS:
             problems.append(
-                f"column {name!r} has {len(known):,} values of text among the clients; there can be up to "
-                f"{MAX_LEVELS:,}: leave it out of the data, or make it numbers"
+                f"column {name!r} has {len(known):,} different texts among the clients; at most {MAX_LEVELS:,} are "
+                "possible: leave it out of the data, or make it numbers"
             )
         elif not known:
             whose = next(c.name for c in clients if any(o.name == name and o.levels is not None for o in c.columns))
             problems.append(
-                f"column {name!r} of client {whose} holds text, and nobody says which values it may have; "
-                f"name them in the experiment, as in data.levels = {{{name} = ['a', 'b']}}, or have clients tell "
+                f"column {name!r} of client {whose} holds text, and the server does not know its possible values; "
+                f"name them in the experiment, as in data.levels = {{{name} = ['a', 'b']}}, or let clients report "
                 "theirs with --node-config 'tell-levels=true'"
             )
     if problems:
@@ -205,8 +205,8 @@ def check_width(columns: Sequence[Column], features: Sequence[int]) -> None:
         widest = sorted(columns, key=lambda column: -column.width)
         shown = shorten([f"{column.name} ({column.width:,})" for column in widest])
         raise BadInput(
-            f"data.features = {list(features)} is not possible; it must be [{width}], for so many inputs "
-            f"the columns of the clients become: {shown}"
+            f"data.features = {list(features)} is not possible; it must be [{width}], because the clients' columns "
+            f"make that many inputs: {shown}"
         )
 
 

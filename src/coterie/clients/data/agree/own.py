@@ -242,7 +242,8 @@ def _make_inputs(
 def _scale_as_agreed(inputs: NDArray[Any], agreed: Agreement, where: str) -> None:
     if len(agreed.mean) != inputs.shape[-1]:
         raise BadInput(
-            f"{where}: a sample has {inputs.shape[-1]} channels, and means of {len(agreed.mean)} were agreed on"
+            f"{where}: a sample has {inputs.shape[-1]} channels; it must have {len(agreed.mean)}, as the means "
+            "that the clients agreed on"
         )
     fill_and_scale(inputs, Preparation(mean=agreed.mean, deviation=agreed.deviation))
 

@@ -30,7 +30,7 @@ def say_shared_rows(inputs: NDArray[Any], held: Sequence[Sequence[Indices]], fil
     equal = "; missing values count as equal" * filled
     return [
         f"{shared} of {count_of(len(tests), 'test sample')} {'is' if shared == 1 else 'are'} identical to a "
-        f"training sample ({same_client} of them to one of the same client{equal}). Where one thing was recorded "
-        "twice, results on it say little: give its records the same segment, so that they are held out together. "
-        "Different people or things that agree by chance can stay"
+        f"training sample ({same_client} of them to one of the same client{equal}). If these are two records of "
+        "one thing, scores on them say little: give such records the same segment, so that they are held out "
+        "together. If different people or things only happen to agree, nothing needs to change"
     ]

@@ -216,7 +216,7 @@ def _redraw_small(pool: Pool, chosen: Indices, rng: np.random.Generator) -> tupl
     chosen = chosen.copy()
     chosen[small[:count]] = rng.permutation(others)[:count]
     who = "user that was drawn has" if count == 1 else "users that were drawn have"
-    note = f"{count} {who} fewer than data.min_samples = {pool.minimum} samples; others are in their place"
+    note = f"{count} {who} fewer than data.min_samples = {pool.minimum} samples; other users replace them"
     return chosen, (note,)
 
 

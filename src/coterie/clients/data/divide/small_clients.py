@@ -68,7 +68,7 @@ def choose_clients(
         (
             test & ~train & ~few,
             "no sample to test with",
-            "kept: they train, and count in no mean",
+            "kept: they train, and no mean counts them",
             recorded + leave_out,
         ),
         (

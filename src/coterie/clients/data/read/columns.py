@@ -95,7 +95,7 @@ def tell_differences(
     lacks, has = lists
     names = shorten(wanted) if wanted else "features without names"
     found = [f"{where} has no {lacks}; {whose} {names}"] if missing else []
-    return found + ([f"{where} has {has}, and {whose} {names} alone; leave it out"] if extra else [])
+    return found + ([f"{where} has {has}, and {whose} only {names}; leave it out"] if extra else [])
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,8 @@ def join_mask(ids: NDArray[Any], mask: NDArray[Any], where: str) -> NDArray[Any]
     """
     if ids.shape != mask.shape or not np.isin(mask, (0, 1)).all():
         raise BadInput(
-            f"{where}: {MASK} has shape {mask.shape} and input_ids {ids.shape}; they must be alike, and the mask 1 "
-            "where a token counts, else 0"
+            f"{where}: {MASK} has shape {mask.shape} and input_ids {ids.shape}; the shapes must be equal, and the "
+            "mask must be 1 where a token counts and 0 elsewhere"
         )
     return np.stack([ids, mask.astype(ids.dtype)], 1)
 

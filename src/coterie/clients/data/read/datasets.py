@@ -267,7 +267,7 @@ def _name_problem(data: str) -> str | None:
     if data.startswith(given.PREFIX) or path.suffix in ENDINGS or data != path.name or path.exists():
         return None
     if data == "own":
-        return "data that clients hold themselves are called 'remote' now, not 'own'; write that"
+        return "data = 'own' is not possible any more; for data that clients hold themselves, write 'remote'"
     files = "the path of a .csv, .npz or .parquet file or of a folder"
     return unknown("data", data, DATASETS.names(), instead=files)
 

@@ -65,11 +65,12 @@ def _find_images(folder: Path, labelled: bool, named: Named) -> list[Path]:
     if strays:
         raise BadInput(
             f"data = {str(folder)!r}: images must all lie as client/class/file.png or all as class/file.png, not "
-            f"{shorten([str(file.relative_to(folder)) for file in strays])}; move these, or out of the folder"
+            f"{shorten([str(file.relative_to(folder)) for file in strays])}; move these, or take them out of the "
+            "folder"
         )
     if find_spec("PIL") is None:
         raise BadInput(f"data = {str(folder)!r} holds images; install pillow to read them")
-    if labelled and (wrong := named.refuse(str(folder), "images lie in folders that say it")):
+    if labelled and (wrong := named.refuse(str(folder), "the folders of images already name it")):
         raise BadInput(wrong)
     return files
 
@@ -131,6 +132,6 @@ def _open(file: Path, look: Callable[[Any], Any]) -> Any:
             with Image.open(file) as image:
                 return look(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise BadInput(f"{file} unfolds to more pixels than an image may have; make it smaller") from None
+        raise BadInput(f"{file} has more pixels than an image may have; make it smaller") from None
     except OSError as error:
-        raise BadInput(f"{file} is no image that can be read ({type(error).__name__}); replace it") from None
+        raise BadInput(f"{file} cannot be read as an image ({type(error).__name__}); replace it") from None

@@ -34,13 +34,13 @@ def choose_task(labels: NDArray[Any], notes: list[str]) -> Task:
     first, last = values[0], values[-1]
     if first in (0, 1) and last - first == count - 1 and (values == np.floor(values)).all():
         notes.append(
-            f"are the labels, {count} whole numbers from {first:g} to {last:g}, classes or amounts? They are taken "
-            "for classes; --set task.name=regression takes them for amounts"
+            f"the labels, {count} whole numbers from {first:g} to {last:g}, are taken for classes; if they are "
+            "amounts, add --set task.name=regression"
         )
         return CLASSIFICATION
     notes.append(
-        f"are the labels, {count:,} numbers from {first:g} to {last:g}, classes or amounts? They are taken for "
-        "amounts, so that this is a regression; --set task.name=classification takes each for a class"
+        f"the labels, {count:,} numbers from {first:g} to {last:g}, are taken for amounts, so this is a "
+        "regression; if each is a class, add --set task.name=classification"
     )
     return Regression()
 
@@ -60,7 +60,7 @@ def _find_names(labels: NDArray[Any], notes: list[str]) -> None:
         return
     if count <= MOST_TEXTS:
         notes.append(
-            f"{len(labels):,} samples have {count:,} different texts as labels: is this a column of names? "
+            f"{len(labels):,} samples have {count:,} different texts as labels, so this may be a column of names; "
             "data.label says which column is the outcome"
         )
     else:
@@ -81,7 +81,7 @@ def advise_binary(targets: NDArray[Any]) -> list[str]:
     if count >= RARE * len(targets):
         return []
     return [
-        f"the rarer of the two classes is {count / len(targets):.1%} of the samples, so that accuracy says little; "
+        f"the rarer of the two classes is {count / len(targets):.1%} of the samples, so accuracy says little; "
         "task.name = 'binary' shows AUROC"
     ]
 

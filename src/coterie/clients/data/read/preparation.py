@@ -157,7 +157,7 @@ def refuse_odd_labels(columns: Columns) -> None:
     elif odd.any() and values.filter(~odd).n_unique() > max(MOST_CLASSES, int(odd.sum())):
         first = str(values.filter(odd)[0])
         row = next(row for row, label in enumerate(labels.tolist()) if label == first)
-        wrong = f"the labels are numbers but for {count_of(int(odd.sum()), 'text')}, the first is {first!r} in "
+        wrong = f"the labels are numbers except {count_of(int(odd.sum()), 'text')}, the first {first!r} in "
         wrong += f"{columns.place(row)}; make all of them numbers, or leave them empty"
     if wrong:
         raise BadInput(f"{columns.where}: {wrong}, or, if each is a class, set task.name = 'classification'")
@@ -296,8 +296,8 @@ def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[st
             f"{text!r} ({(unknown == text).sum()})" for text in unknown.unique(maintain_order=True)[:MOST_NAMES]
         ]
         notes.append(
-            f"column {column.name} has values that were not in training: {', '.join(counts)}; they count as none "
-            "of the known values"
+            f"column {column.name} has values that were not in training: {', '.join(counts)}; the model treats "
+            "each as none of those it knows"
         )
     found = np.empty((len(texts), column.width), np.float32)
     for place, level in enumerate(column.levels):
@@ -384,12 +384,12 @@ def _bad_value(columns: Columns, known: Preparation, bad: NDArray[np.bool_], rig
         value = values[name][row] if isinstance(values, pl.DataFrame) else values[row, place[0]]
         what = "has no value" if value is None or value != value else f"is {value}"
         said = f"column {name} {what} in {columns.place(row)}"
-        told = f"column {name} has none in {columns.row(row)}"
+        told = f"column {name} has no finite value in {columns.row(row)}"
     else:
         assert isinstance(values, np.ndarray)
         where = f"row {row}, column {', '.join(map(str, place))} of the features"
         value = values[row, *place] if values.ndim > len(place) else values[row]
-        said, told = f"{where} is {value}", f"{where} is none"
+        said, told = f"{where} is {value}", f"{where} is not finite"
     return BadInput(f"{columns.where}: {said}; {right}", told=f"{told}; {right}")
 
 

@@ -70,8 +70,8 @@ class MappedFile:
             return np.asarray(np.memmap(self.path, self.dtype, "r+", shape=self.shape))
         except (OSError, ValueError):
             raise BadInput(
-                f"the samples lie in a file in {self.folder} that this process cannot open; all processes must be "
-                "on one machine, or set scale.data_mb so high that samples lie in memory"
+                f"this process cannot open the file of samples in {self.folder}; run all processes on one machine, "
+                "or raise scale.data_mb until the samples stay in memory"
             ) from None
 
 
@@ -140,8 +140,8 @@ def _map_new(shape: tuple[int, ...], kind: np.dtype[Any], size: int) -> NDArray[
             os.close(handle)
             Path(name).unlink()
         raise BadInput(
-            f"samples of {size / 1e9:,.2f} GB need a file, and {where} has no room for it ({error.strerror}); let "
-            "TMPDIR name another folder, or set scale.data_mb so high that they lie in memory"
+            f"samples of {size / 1e9:,.2f} GB need a file, which cannot be made in {where} ({error.strerror}); let "
+            "TMPDIR name another folder, or raise scale.data_mb until they stay in memory"
         ) from None
     if nameless:
         Path(name).unlink()
