@@ -162,8 +162,11 @@ def draw_peers(rows: Rows) -> Chart:
     for workload in dict.fromkeys(row["workload"] for row in rows):
         some = [row for row in rows if row["workload"] == workload and row["way"] in IN_WORDS]
         values = [{"way": IN_WORDS[row["way"]], "times": row["ratio"]} for row in some]
+        room = 1.15 * max(row["ratio"] for row in some)  # for the longest bar's number
         bars = alt.Chart(alt.InlineData(values=values)).encode(
-            x=alt.X("times:Q").title("time of a round, in times of Coterie's"),
+            x=alt.X("times:Q", title="time of a round, in times of Coterie's")
+            .scale(domain=[0, room])
+            .axis(tickCount=5),
             y=alt.Y("way:N").sort(ways).title(None),
         )
         numbers = bars.mark_text(align="left", dx=4).encode(text=alt.Text("times:Q", format=".1f"))
