@@ -18,7 +18,7 @@ from coterie.clients.tasks.measures import MEASURES
 from coterie.errors import BadInput
 from coterie.methods import METHODS
 from coterie.models.networks import NETWORKS, build
-from coterie.plugins import allow, fresh_consent, offers
+from coterie.plugins import allow, fresh_consent, import_object, offers
 from coterie.runs.folder.metrics import RunMetrics
 from coterie.runs.schema.experiment import Experiment
 from coterie.shipping.model.trained import About, read_model, write_model
@@ -345,3 +345,14 @@ def test_what_is_done_with_a_run_later_imports_what_the_run_did(
             assert (done.code == 0) is (place.suffix == ".py"), done.err
             assert done.code == 0 or re.search(r"run\.imports: .*'own_things'", done.err)
         assert (len(done.err.splitlines()), done.code) == (0, 0)
+
+
+def test_what_a_module_draws_when_it_is_imported_is_the_same_in_every_process(site: Path) -> None:
+    Path("drawn.py").write_text("import torch\n\nweights = torch.rand(3)\n", "utf-8")
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        allow(["drawn:weights"])
+        found.append(import_object("network", "drawn:weights").tolist())
+        del sys.modules["drawn"]
+    assert found[0] == found[1]

@@ -266,7 +266,8 @@ def _import(name: str, what: str) -> Any:
         return sys.modules[name]
     _see_current_folder()
     try:
-        return import_module(name)
+        with _same_draws():
+            return import_module(name)
     except BadInput:
         raise
     except ModuleNotFoundError as error:
@@ -278,6 +279,16 @@ def _import(name: str, what: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever somebody's module does when it is imported
         said = str(error).strip().partition("\n")[0]
         raise BadInput(f"{what} cannot be imported: {type(error).__name__}: {said}") from error
+
+
+@contextmanager
+def _same_draws() -> Iterator[None]:
+    """Let what a module draws when it is imported, as a network's weights, be the same in every process."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
 
 
 def _see_current_folder() -> None:

@@ -49,6 +49,19 @@ class Unasked(FedAvg):
         return state
 
 
+@dataclass(frozen=True)
+class Miscounting(FedAvg):
+    """It averages with a weight too few."""
+
+    def round(self, state: Any, cohort: Any) -> Any:
+        sent = {"model": Send.same(state.model[0], cohort.clients)}
+        replies = yield Exchange(cohort.clients, LocalUpdate(), sent)
+        groups, average = np.zeros(len(replies), np.int64), cohort.server.aggregation
+        return replace(
+            state, model=average.average_groups(replies.models, groups, state.model, replies.samples[1:])
+        )
+
+
 @rule("test-mistaken")
 @dataclass(frozen=True)
 class Mistaken(LocalUpdate):
@@ -86,6 +99,7 @@ class Confused(FedAvg):
         (Unprepared, BadInput, "'client 0' AttributeError: no targets here"),
         (Forgetful, TypeError, "Forgetful"),
         (Short, ValueError, r"Short .*\(3,\).*\(4,\)"),
+        (Miscounting, ValueError, r"weights .*\(3,\).* 4 models"),
         (Small, ValueError, r"'model' .*\(1, 5\);.* \d+ "),
     ],
 )

@@ -195,8 +195,8 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
         column = metrics.headline
         known = [(run.label, run.summary[column]) for run in runs]
         if (constant := score_constant(RunResults(folder, folder.name))) is not None:
-            if doubt := _find_doubt(folder, [value for _, value in known]) or _find_better(folder, runs):
-                parts.append(doubt)
+            doubts = _find_doubt(folder, [value for _, value in known]), _find_better(folder, runs)
+            parts += [doubt for doubt in doubts if doubt]
             known.append(constant)
         scores = [f"{name} {measured(metrics.deciding, value)}" for name, value in known]
         parts.insert(0, ", ".join(scores))
@@ -204,7 +204,7 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
 
 
 def _find_doubt(folder: RunFolder, others: Sequence[float] = ()) -> str:
-    """Say that neither a run nor `others` beside it score more than a constant answer; empty where one does."""
+    """Say that a run, or neither it nor `others` beside it, scores more than a constant answer; else empty."""
     from coterie.report.each_client import score_constant
     from coterie.runs.folder.reading import RunResults
 
@@ -212,12 +212,13 @@ def _find_doubt(folder: RunFolder, others: Sequence[float] = ()) -> str:
     if not own.rounds.height or own.summary[metrics.headline] is None or (floor := score_constant(own)) is None:
         return ""
     sign = -1 if metrics.deciding.less_is_better else 1
-    if any(sign * value > sign * floor[1] for value in (own.summary[metrics.headline], *others)):
+    mine, *theirs = (sign * value > sign * floor[1] for value in (own.summary[metrics.headline], *others))
+    if mine:
         return ""
-    return (
-        "no model is better than a constant answer, so nothing may have been learnt from the inputs; try another "
-        "training.lr, more rounds, or inputs of one scale (data.standardise)"
-    )
+    what = "this model is not better than a constant answer"
+    if not any(theirs):
+        what = "no model is better than a constant answer, so nothing may have been learnt from the inputs"
+    return f"{what}; try another training.lr, more rounds, or inputs of one scale (data.standardise)"
 
 
 def _find_better(folder: RunFolder, beside: Sequence[RunResults]) -> str:

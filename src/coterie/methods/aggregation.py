@@ -62,6 +62,9 @@ class Aggregator(ABC):
             weights: `[r]`, positive, for the mean; uniform where not given.
             part: the columns of a model that count, for a server optimizer; these are alone there, or all.
             step: whether a server optimizer may step; not from what is no model, such as gradients.
+
+        Raises:
+            ValueError: groups or weights are not there once for each model.
         """
 
     def centres(
@@ -123,6 +126,15 @@ class Aggregator(ABC):
     ) -> Tensor:
         """Return the centre of all models `[r, P]`, or `previous` `[1, P]` where there are none; `[1, P]`."""
         return self.average_groups(models, np.zeros(len(models), np.int64), previous, weights, part, step)
+
+
+def _check_lengths(models: Tensor, **given: ArrayLike | None) -> None:
+    for name, some in given.items():
+        if some is not None and np.shape(some) != (len(models),):
+            raise ValueError(
+                f"{name} have shape {np.shape(some)}; there must be one for each of the {len(models)} models, as "
+                "in replies.samples"
+            )
 
 
 def _take_rows(uploads: Tensor, previous: Tensor, part: Part | None) -> Tensor:
@@ -288,6 +300,7 @@ class Aggregation(Aggregator, Section):
         part: Part | None = None,
         step: bool = True,
     ) -> Tensor:
+        _check_lengths(models, groups=groups, weights=weights)
         if self.clip_norm is not None:
             models = clip_updates(models, previous[torch.from_numpy(np.maximum(groups, 0))], self.clip_norm)
         if self.rule == "mean":

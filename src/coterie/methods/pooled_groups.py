@@ -84,6 +84,15 @@ class PooledGroups(Halves):
         mean, variances = yield from estimate_departures(replies, means, state.models, server, self.shrink)
         return replace(state, models=models, mean=mean, variances=variances)
 
+    def final_warnings(self, state: HalvesState, server: ServerView, rounds: int) -> list[str]:
+        """Say so if all clients are one group; each has its own departure even then."""
+        if not state.all_differ:
+            return super().final_warnings(state, server, rounds)
+        return [
+            f"everybody differs (p = {state.p:.3g}): the clients form no groups large enough to be tested, so they "
+            "are one group, from which each departs"
+        ]
+
     def assignment(self, state: HalvesState, server: ServerView) -> Assignment:
         groups = state.groups if len(state.models) > 1 else np.zeros(server.n, np.int64)
         return Assignment(state.models, groups, own="personal")

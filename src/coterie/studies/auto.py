@@ -364,9 +364,9 @@ def choose(
     # What most seeds leave in one group is the simpler one there, and would win by its rate or by chance.
     groups = dict(frames.cells.group_by("method").agg(pl.col("groups").median()).iter_rows())
     alike = [one for one in sound if one.ungrouped in [s.label for s in sound] and groups[one.label] < 1.5]
+    often = "with most seeds " if len(comparison.seeds) > 1 else ""
     lost += [
-        f"{one.label} was left out: with most seeds it found one group, and then it is {one.ungrouped}"
-        for one in alike
+        f"{one.label} was left out: {often}it found one group, and then it is {one.ungrouped}" for one in alike
     ]
     sound = [one for one in sound if one not in alike]
     if not table.height or ONE not in [one.label for one in sound]:

@@ -158,6 +158,14 @@ def test_decimal_commas_are_read_where_another_sign_separates(tmp_path: Path) ->
     assert comma.preparation.input_names == ("age", "bmi", "sex=f", "sex=m", "ward=a;b", "ward=c")
 
 
+def test_of_many_decimal_commas_the_cell_that_is_no_number_is_named(tmp_path: Path) -> None:
+    rows = [f"{'ab'[i % 2]};{i},5;{i % 2}" for i in range(40)]
+    rows[6] = "a;>200;0"
+    (tmp_path / "a.csv").write_text("\n".join(["client;crp;label", *rows]), "utf-8")
+    with pytest.raises(BadInput, match=r"crp .*'>200' in line 8"):
+        load(str(tmp_path / "a.csv"))
+
+
 @pytest.mark.parametrize(
     ("values", "is_text"),
     [

@@ -163,10 +163,19 @@ def refuse_odd_labels(columns: Columns) -> None:
         raise BadInput(f"{columns.where}: {wrong}, or, if each is a class, set task.name = 'classification'")
 
 
+def _find_odd(values: pl.Series) -> pl.Series:
+    """Say which texts are no numbers; with a decimal comma if most have one, which a single odd cell hides."""
+    odd, by_comma = (
+        values.is_not_null() & texts.cast(pl.Float64, strict=False).is_null()
+        for texts in (values, values.str.replace(",", ".", literal=True))
+    )
+    return by_comma if 0 < 10 * by_comma.sum() <= len(values) and by_comma.sum() < odd.sum() else odd
+
+
 def _find_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_left_out: bool) -> BadInput | None:
     """Say so if most of a text is numbers: somebody meant a number, and the rest is a mistake or a gap."""
     there = values.drop_nulls()
-    odd = values.is_not_null() & values.cast(pl.Float64, strict=False).is_null()
+    odd = _find_odd(values)
     count = int(odd.sum())
     if count and 2 * count <= len(there):
         row = odd.arg_max() or 0
@@ -277,7 +286,7 @@ def _array_inputs(
 def _encoded(columns: Columns, values: pl.Series, column: Column, notes: list[str]) -> NDArray[np.float32]:
     """One column as inputs `[N, width]`; NaN where there is no value."""
     if column.levels is None:
-        odd = values.is_not_null() & values.cast(pl.String).cast(pl.Float64, strict=False).is_null()
+        odd = _find_odd(values.cast(pl.String))
         if values.dtype in (pl.String, pl.Categorical, pl.Enum) and odd.any():
             row = odd.arg_max() or 0
             raise BadInput(
