@@ -133,7 +133,7 @@ def test_a_run_that_is_no_better_than_a_constant_answer_says_what_to_try(
 def test_a_run_that_a_baseline_clearly_beats_says_which_one(
     terminal: Terminal, method: str, is_behind: bool
 ) -> None:
-    words = ("--split", "iid", "--clients", "8", "--samples-per-client", "30", "--rounds", "10")
+    words = ("--split", "iid", "--clients", "8", "--set", "samples_per_client=30", "--rounds", "10")
     ended = terminal("run", method, *words, "--baselines", "all")
     assert ended.code == 0
     (beside,) = [line for line in ended.out.splitlines() if line.startswith("beside")]

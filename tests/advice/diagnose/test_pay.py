@@ -77,7 +77,7 @@ def test_a_fifth_of_the_clients_does_not_turn_what_pays() -> None:
 def test_models_that_are_no_better_than_a_guess_are_said_to_be() -> None:
     asked = experiment("iid", 8, training={"lr": 1e-6})
     found = diagnose(asked, starts=1)
-    assert all(part in found.unlearnt for part in ("class has 10.", "--set standardise=global", "--set lr"))
+    assert all(part in found.unlearnt for part in ("class in 10.", "--set standardise=global", "--set lr"))
     assert found.pay is None
     assert [found.unlearnt in sentence for sentence in found.sentences()] == [True, False]
     assert suggest(found, asked) == ()
