@@ -149,10 +149,6 @@ def _say_memory(held: Mapping[str, Any]) -> str:
     )
 
 
-_WHERE = {"where": _say_time, "memory": _say_memory}
-"""What is said of a row of Coterie beside its numbers."""
-
-
 def draw_peers(rows: Rows) -> Chart:
     """Draw how long a round takes in each way, in times of Coterie's: a panel a workload."""
     import altair as alt

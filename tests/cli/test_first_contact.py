@@ -166,7 +166,8 @@ def test_a_new_table_is_blamed_for_the_text_and_not_for_a_number(terminal: Termi
     Path("table.csv").write_text("\n".join(["site,age,outcome", *rows]))
     words = ["--data", "table.csv", "--set", "client=site", "--set", "label=outcome", "--rounds", "1"]
     assert terminal("run", "fedavg", *words, "--name", "first", "-q").code == 0
-    Path("new.csv").write_text("site,age\na,53\na,seventy\n")
-    code, _, err = terminal("predict", "first", "--data", "new.csv")
-    assert code == 2
-    assert re.search("line 3.*'seventy'", err)
+    for new in ("site,age\na,53\na,seventy\n", "site;age\na;53,5\na;seventy\n"):
+        Path("new.csv").write_text(new)
+        code, _, err = terminal("predict", "first", "--data", "new.csv")
+        assert code == 2
+        assert re.search("line 3.*'seventy'", err)

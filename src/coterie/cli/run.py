@@ -194,9 +194,9 @@ def _run_baselines(folder: RunFolder, which: str, interrupted: str, quiet: bool)
     if {run.label for run in runs} != before:
         column = metrics.headline
         known = [(run.label, run.summary[column]) for run in runs]
+        doubts = _find_doubt(folder, [value for _, value in known]), _find_better(folder, runs)
+        parts += [doubt for doubt in doubts if doubt]
         if (constant := score_constant(RunResults(folder, folder.name))) is not None:
-            doubts = _find_doubt(folder, [value for _, value in known]), _find_better(folder, runs)
-            parts += [doubt for doubt in doubts if doubt]
             known.append(constant)
         scores = [f"{name} {measured(metrics.deciding, value)}" for name, value in known]
         parts.insert(0, ", ".join(scores))

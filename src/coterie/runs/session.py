@@ -48,7 +48,7 @@ from coterie.runs.record import (
     round_tables,
 )
 from coterie.runs.schema.experiment import Experiment, Prepared, prepare
-from coterie.runs.schema.refusals import cohort_size, too_many_pairs
+from coterie.runs.schema.refusals import cohort_size, too_many_clusters, too_many_pairs
 from coterie.runs.setup import (
     Backend,
     build_simulation,
@@ -286,10 +286,9 @@ class Session:
                 f"{few} of {self.server.n} clients have no validation samples; {self.experiment.method.name} "
                 "decides without them"
             )
-        if (clusters := getattr(self.method, "clusters", 1)) > self.server.n:
+        if many := too_many_clusters(self.experiment.method.settings, self.server.n):
             found.append(
-                f"method.clusters = {clusters} is more than the {count_of(self.server.n, 'client')} in training, "
-                "so some groups stay empty"
+                f"{many} is more than the {count_of(self.server.n, 'client')} in training: some groups stay empty"
             )
         training, name = self.experiment.training, self.experiment.method.name
         if self.method.needs.plain_sgd and (training.optimizer != "sgd" or training.momentum):

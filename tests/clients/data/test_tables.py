@@ -166,6 +166,13 @@ def test_of_many_decimal_commas_the_cell_that_is_no_number_is_named(tmp_path: Pa
         load(str(tmp_path / "a.csv"))
 
 
+def test_lists_of_digits_stay_text_though_one_is_none(tmp_path: Path) -> None:
+    rows = [f'{"ab"[i % 2]},"{1 + i % 3},{2 + i % 2}",{i % 2}' for i in range(40)]
+    rows[6] = "a,other,0"
+    (tmp_path / "a.csv").write_text("\n".join(["client,drugs,label", *rows]), "utf-8")
+    assert "drugs=other" in load(str(tmp_path / "a.csv")).preparation.input_names
+
+
 @pytest.mark.parametrize(
     ("values", "is_text"),
     [

@@ -67,7 +67,8 @@ def judge(option: str, pay: Pay | None, p: float, groups: int, why_not: str) -> 
         return Suits(
             "unknown",
             f"What suits the clients? It is open: so far {TITLES[other.name]} is not clearly better than one model "
-            f"for all, but its gain of {pay.say_gain(other.gain)} may still be large; more samples would decide",
+            f"for all, but its gain of {pay.say_gain(other.gain)} may be as large as the upper end; more samples "
+            "would decide",
         )
     by = "" if pay is None else " (scores on held-out samples decide it: see Does it pay?)"
     return Suits(kind, f"What suits the clients? {WORDS[kind].format(groups=groups).capitalize()}{by}")

@@ -209,14 +209,19 @@ def _refuse_users(data: Data, calls: list[Call]) -> Iterator[str]:
         yield without_users(data.name)
 
 
-def _refuse_clusters(data: Data, method: Method[Any], settings: Settings, clients: int) -> Iterator[str]:
+def too_many_clusters(settings: Settings, clients: int) -> str:
+    """Say that a method is to make more groups than there are clients in training; else empty."""
+    clusters = settings.get("clusters")
+    return f"method.clusters = {clusters}" if isinstance(clusters, int) and clusters > clients else ""
+
+
+def _refuse_clusters(data: Data, settings: Settings, clients: int) -> Iterator[str]:
     from coterie.clients.data.divide.partition import DEFAULT_CLIENTS
 
-    clusters = settings.get("clusters")
-    if isinstance(clusters, int) and clusters > clients and getattr(method, "takes_k", True):
+    if wrong := too_many_clusters(settings, clients):
         all_train = clients == (data.clients or DEFAULT_CLIENTS)
         who = f"data.clients = {clients}" if all_train else f"the {clients} clients in training"
-        yield f"method.clusters = {clusters} is more than {who}; it must be at most that"
+        yield f"{wrong} is more than {who}; it must be at most that"
 
 
 def _refuse_task(choice: MethodChoice, method: Method[Any], task: Task) -> Iterator[str]:

@@ -135,9 +135,13 @@ MEND_NUMBERS = "write numbers as 1450.25, without separators of thousands"
 
 def are_separated_numbers(texts: pl.Series) -> bool:
     """Return whether nine in ten texts are numbers, of which most are written so that the reader knew them not."""
-    numbers = texts.str.strip_chars().str.contains(SEPARATED_NUMBER)
+    numbers = _look_like_numbers(texts)
     odd = numbers & texts.cast(pl.Float64, strict=False).is_null()
     return len(texts) > 0 and bool(numbers.sum() >= 0.9 * len(texts) and 2 * odd.sum() >= len(texts))
+
+
+def _look_like_numbers(texts: pl.Series) -> pl.Series:
+    return texts.str.strip_chars().str.contains(SEPARATED_NUMBER)
 
 
 def refuse_odd_labels(columns: Columns) -> None:
@@ -163,19 +167,23 @@ def refuse_odd_labels(columns: Columns) -> None:
         raise BadInput(f"{columns.where}: {wrong}, or, if each is a class, set task.name = 'classification'")
 
 
-def _find_odd(values: pl.Series) -> pl.Series:
-    """Say which texts are no numbers; with a decimal comma if most have one, which a single odd cell hides."""
-    odd, by_comma = (
-        values.is_not_null() & texts.cast(pl.Float64, strict=False).is_null()
-        for texts in (values, values.str.replace(",", ".", literal=True))
-    )
-    return by_comma if 0 < 10 * by_comma.sum() <= len(values) and by_comma.sum() < odd.sum() else odd
+def _find_unread(texts: pl.Series) -> pl.Series:
+    """Say which texts are not read as numbers."""
+    return texts.is_not_null() & texts.cast(pl.Float64, strict=False).is_null()
+
+
+def _find_odd(texts: pl.Series) -> pl.Series:
+    """Say which texts are no numbers in any spelling: they hinder reading the others; where none is, the unread."""
+    unread = _find_unread(texts)
+    odd = unread & ~_look_like_numbers(texts)
+    return odd if odd.any() else unread
 
 
 def _find_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_left_out: bool) -> BadInput | None:
     """Say so if most of a text is numbers: somebody meant a number, and the rest is a mistake or a gap."""
     there = values.drop_nulls()
-    odd = _find_odd(values)
+    is_separated = is_left_out and are_separated_numbers(there)
+    odd = _find_odd(values) if is_separated else _find_unread(values)
     count = int(odd.sum())
     if count and 2 * count <= len(there):
         row = odd.arg_max() or 0
@@ -186,7 +194,7 @@ def _find_numbers_as_text(columns: Columns, name: str, values: pl.Series, is_lef
             "leave them empty",
         )
     all_numbers = not count and there.n_unique() > MOST_LEVELS
-    if all_numbers or (is_left_out and are_separated_numbers(there)):
+    if all_numbers or is_separated:
         return BadInput(
             f"{columns.where}: column {name} holds numbers as text; {MEND_NUMBERS}, or remove the column"
         )
